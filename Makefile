@@ -1,0 +1,119 @@
+# Everything a developer does with the project. `make help` lists the targets.
+#
+# The environment (.venv) and the build are files with prerequisites, so a second run repeats neither.
+# Variables: PYTHON (the interpreter the environment is made from), JOBS (test processes), ARGS (more
+# arguments for pytest), TORCH (for test-torch).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+DEPS := $(VENV)/.dependencies-installed
+BUILT := build/.installed
+
+# One thread per test process: the processes already fill the machine, and two OpenMP teams on the
+# same cores wait for each other. Tests that are about threads set their own number.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest test -n $(JOBS) --dist worksteal $(ARGS)
+CLANG_FORMAT_MAJOR := 14
+CPP_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
+EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print)
+
+##@ Use
+
+demo: $(BUILT) ## Train a small network on hologram and on cpu; writes demo.png
+	$(PY) examples/train_digits.py
+
+##@ Build
+
+build: $(BUILT) ## Environment, dependencies, and the extension built in place
+
+$(PY):
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; it needs Python 3.10 or newer (Debian: python3 python3-venv python3-dev)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("make: %s is Python %d.%d; Python 3.10 or newer is needed: make PYTHON=..." % ("$(PYTHON)", *sys.version_info[:2]) if sys.version_info < (3, 10) else 0)'
+	@missing=$$(tools/system_packages.sh $(PYTHON) | xargs); \
+	[ -z "$$missing" ] || { echo "make: missing on this machine: $$missing (Debian: apt-get install $$missing)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(DEPS): requirements-dev.txt constraints.txt | $(PY)
+	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	@touch $@
+
+# pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
+$(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(DEPS)
+	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@mkdir -p $(@D) && touch $@
+
+wheel: $(DEPS) ## dist/*.whl for this Python and this torch
+	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+
+sdist: $(DEPS) ## dist/*.tar.gz
+	rm -f dist/*.tar.gz
+	$(PY) -c 'import setuptools.build_meta as backend; print("dist/" + backend.build_sdist("dist"))'
+
+##@ Test
+
+test: ## Lint, C++ unit tests, generated docs, then every Python test
+	@$(MAKE) build lint test-core check-docs
+	$(PYTEST) -m "not full"
+
+test-full: ## The same, with the tests that take minutes
+	@$(MAKE) build lint test-core test-sanitizers check-docs
+	$(PYTEST)
+
+test-core: ## Unit tests of the torch-free core and the CPU backend (no torch, no Python)
+	@$(MAKE) -C csrc/test check
+
+# A wheel made from the source distribution has to work outside the source tree.
+test-package: sdist ## Build the sdist into a wheel, install that elsewhere and use it
+	rm -rf build/package && mkdir -p build/package
+	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/package dist/*.tar.gz
+	$(PY) -m pip install --disable-pip-version-check --no-deps -q --target build/package/site build/package/*.whl
+	cd build/package && PYTHONPATH=$(CURDIR)/build/package/site $(CURDIR)/$(PY) $(CURDIR)/tools/check_package.py
+
+lint: $(DEPS) ## ruff, mypy, clang-format (where version 14 is installed)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	@if clang-format --version 2>/dev/null | grep -q 'version $(CLANG_FORMAT_MAJOR)\.'; then \
+	  echo "clang-format --dry-run -Werror"; clang-format --dry-run -Werror $(CPP_FILES); \
+	else echo "clang-format $(CLANG_FORMAT_MAJOR) is not installed: C++ formatting not checked"; fi
+	$(VENV)/bin/mypy
+
+format: $(DEPS) ## Rewrite the sources in the project's format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	clang-format -i $(CPP_FILES)
+
+##@ Measure
+
+bench: $(BUILT) ## Measure against torch on the CPU; writes benchmarks/results
+	$(PY) benchmarks/device.py
+
+bench-check: $(BUILT) ## Measure again; fail where a committed ratio got more than 10 % worse
+	$(PY) benchmarks/device.py --check
+
+##@ Other
+
+clean: ## Remove build products (the environment stays)
+	rm -rf build dist *.egg-info csrc/test/build demo.png
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f torch_hologram/*.so torch_hologram/_build_info.py
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+distclean: clean ## Remove the environment too
+	rm -rf $(VENV)
+
+help: ## Print this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo build wheel sdist test test-full test-core test-sanitizers test-package test-torch \
+        lint format bench bench-check docs check-docs clean distclean help

@@ -1,0 +1,284 @@
+"""The device against torch on the CPU: small calls, delegated calls, large operators, import time.
+
+    python benchmarks/device.py            measure, print, write results/cpu.{json,md,png}
+    python benchmarks/device.py --check    measure, compare with the committed cpu.json
+
+Each thread count is measured in a process of its own. Exit status 1 when a row fails: its whole
+95 % interval lies beyond the bound or, with --check, beyond 1.1 times the committed ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import torch
+from common import Case, Row
+from tqdm import tqdm
+
+import torch_hologram  # noqa: F401  (autoload does the same; this line also works with it off)
+
+RESULTS = Path(__file__).parent / "results"
+THREADS = (1, 2)
+TOLERANCE = 1.1  # --check accepts a ratio up to this many times the committed one
+IMPORT_ROUNDS = 15
+IMPORT_BOUND_MS = 150.0
+
+
+def floats(
+    device: torch.device, shape: tuple[int, ...], names: str = "abc"
+) -> dict[str, torch.Tensor]:
+    """One float32 tensor of uniform 0..1 values per name; equal values on every device."""
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.rand(shape, generator=generator).to(device) for name in names}
+
+
+def convolution(device: torch.device) -> dict[str, torch.Tensor]:
+    return {
+        **floats(device, (8, 64, 56, 56), names="x"),
+        **floats(device, (64, 64, 3, 3), names="w"),
+    }
+
+
+def cases() -> list[Case]:
+    sixteen = partial(floats, shape=(16,))
+    small = [
+        Case("16 floats", name, statement, sixteen, bound)
+        for name, statement, bound in (
+            ("empty", "torch.empty(16, device=device)", 1.05),
+            ("empty_like", "torch.empty_like(a)", None),
+            ("view", "a.view(4, 4)", 1.05),
+            ("slice", "a[2:8]", None),
+            ("add", "torch.add(a, b)", 1.0),
+            ("add scalar", "a + 2.0", None),
+            ("add_", "c.add_(b)", None),
+            ("mul", "torch.mul(a, b)", 1.0),
+            ("relu", "torch.relu(a)", 1.0),
+            ("fill_", "a.fill_(0.5)", 1.0),
+            ("copy_", "a.copy_(b)", 1.0),
+        )
+    ]
+    # These two have no kernel of ours and no typed wrapper: they take the boxed fallback.
+    boxed = [
+        Case("16 floats, delegated", "special.i1e", "torch.special.i1e(a)", sixteen, 2.0),
+        Case("16 floats, delegated", "logcumsumexp", "torch.logcumsumexp(a, 0)", sixteen, 2.0),
+    ]
+    large = [
+        Case(f"{rows}e6 floats", name, statement, partial(floats, shape=(rows * 1000, 1000)), 1.05)
+        for rows in (1, 10)
+        for name, statement in (
+            ("add", "torch.add(a, b)"),
+            ("mul", "torch.mul(a, b)"),
+            ("relu", "torch.relu(a)"),
+            ("copy_", "a.copy_(b)"),
+            ("sum", "a.sum()"),
+            ("softmax", "torch.softmax(a, 1)"),
+        )
+    ]
+    products = [
+        Case("large", "matmul 512", "a @ b", partial(floats, shape=(512, 512)), 1.05),
+        Case(
+            "large",
+            "conv2d 8x64x56x56",
+            "torch.nn.functional.conv2d(x, w, padding=1)",
+            convolution,
+            1.05,
+        ),
+    ]
+    return small + boxed + large + products
+
+
+def assert_boxed(case: Case, device: torch.device) -> None:
+    """The bound on delegated calls must not be met by an operator that became native."""
+    torch.hologram.reset_fallback_report()
+    namespace = {"torch": torch, "device": device, **case.operands(device)}
+    eval(case.statement, namespace)
+    kinds = {row.kind for row in torch.hologram.fallback_report()}
+    if kinds != {"delegated"}:
+        raise RuntimeError(
+            f"{case.name} is no longer delegated but {sorted(kinds)}: choose another"
+        )
+
+
+def measure_here(threads: int, keys: set[str] | None) -> list[Row]:
+    """Measure in this process, all cases or those with the given keys, with grad mode off."""
+    torch.set_num_threads(threads)
+    device = torch.device("hologram")
+    rows = []
+    with torch.no_grad():
+        for case in tqdm(cases(), desc=f"{threads} thread(s)", file=sys.stderr):
+            if keys is not None and f"{case.group}/{case.name}/{threads}" not in keys:
+                continue
+            if "delegated" in case.group:
+                assert_boxed(case, device)
+            # A row asked for by name is one that looked too slow: look longer.
+            pairs = common.PAIRS if keys is None else 3 * common.PAIRS
+            rows.append(common.measure(case, device, threads, pairs))
+    return rows
+
+
+def measure_apart(threads: int, keys: set[str] | None = None) -> list[Row]:
+    """Measure in a fresh process, so that thread pools and caches start equal."""
+    command = [sys.executable, __file__, "--worker", str(threads)]
+    if keys is not None:
+        command += ["--keys", json.dumps(sorted(keys))]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+    return [Row(**row) for row in json.loads(output)]
+
+
+def measure_all(keys: set[str] | None = None) -> list[Row]:
+    wanted = [t for t in THREADS if keys is None or any(k.endswith(f"/{t}") for k in keys)]
+    return [row for threads in wanted for row in measure_apart(threads, keys)]
+
+
+def import_times() -> dict[str, dict[str, float]]:
+    """Milliseconds that the package adds to `import torch`, explicitly and by autoload."""
+    timed = (
+        "import time; start = time.perf_counter()\n{}\nprint(1e3 * (time.perf_counter() - start))"
+    )
+    variants = {
+        "torch": ("0", timed.format("import torch")),
+        "explicit": ("0", timed.format("import torch\nimport torch_hologram")),
+        "autoload": ("1", timed.format("import torch")),
+    }
+    milliseconds: dict[str, list[float]] = {name: [] for name in variants}
+    for round_ in tqdm(range(IMPORT_ROUNDS + 1), desc="import", file=sys.stderr):
+        for name, (autoload, code) in variants.items():
+            environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+            output = subprocess.run(
+                [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True
+            ).stdout
+            if round_:  # the first round fills the page cache
+                milliseconds[name].append(float(output))
+    base = np.array(milliseconds["torch"])
+    result = {"import torch": summary(base)}
+    result["added by import torch_hologram"] = summary(np.array(milliseconds["explicit"]) - base)
+    result["added by autoload"] = summary(np.array(milliseconds["autoload"]) - base)
+    return result
+
+
+def summary(values: np.ndarray) -> dict[str, float]:
+    low, high = common.bootstrap_interval(values.tolist())
+    return {"ms": round(float(np.median(values)), 1), "low": round(low, 1), "high": round(high, 1)}
+
+
+def import_cells(imports: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for name, time in imports.items():
+        added = name.startswith("added")
+        verdict = ("FAIL" if time["low"] > IMPORT_BOUND_MS else "pass") if added else ""
+        lines.append(
+            (
+                "import",
+                name,
+                f"{time['ms']:.0f} ms",
+                f"{time['low']:.0f}..{time['high']:.0f}",
+                f"<= {IMPORT_BOUND_MS:.0f} ms" if added else "",
+                verdict,
+            )
+        )
+    return lines
+
+
+IMPORT_HEADER = ("group", "what", "median", "95 %", "bound", "")
+
+
+def write_results(rows: list[Row], imports: dict[str, dict[str, float]]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    machine = common.machine()
+    content: dict[str, Any] = {
+        "command": "make bench",
+        "machine": machine,
+        "import": imports,
+        "rows": [row.to_json() for row in rows],
+    }
+    (RESULTS / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
+    lines = [
+        "# The device on the CPU backend, against torch on the CPU",
+        "",
+        "Written by `make bench`. A ratio is the time on the device over the time of torch on the",
+        f"CPU, the median of {common.PAIRS} interleaved pairs, with its bootstrap 95 % interval;",
+        "below 1 the device is faster. A row fails when its whole interval lies beyond the bound.",
+        "Calls are made from Python with grad mode off.",
+        "",
+        *(f"- {name}: {value}" for name, value in machine.items()),
+        "",
+        common.markdown_table(common.HEADER, [common.cells(row) for row in rows]),
+        "",
+        f"Import time, {IMPORT_ROUNDS} rounds, each variant in a process of its own:",
+        "",
+        common.markdown_table(IMPORT_HEADER, import_cells(imports)),
+        "",
+        "![ratios](cpu.png)",
+        "",
+    ]
+    (RESULTS / "cpu.md").write_text("\n".join(lines))
+    common.plot(rows, "torch_hologram on the CPU backend", RESULTS / "cpu.png")
+
+
+def check(rows: list[Row]) -> list[Row]:
+    """The rows whose whole interval lies beyond TOLERANCE times the committed ratio."""
+    committed = json.loads((RESULTS / "cpu.json").read_text())["rows"]
+    ratios = {Row(**row).key: row["ratio"] for row in committed}
+    return [
+        replace(row, bound=TOLERANCE * ratios[row.key])
+        for row in rows
+        if row.key in ratios and row.low > TOLERANCE * ratios[row.key]
+    ]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare with the committed ratios")
+    parser.add_argument("--worker", type=int, metavar="THREADS", help=argparse.SUPPRESS)
+    parser.add_argument("--keys", type=json.loads, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.worker:
+        keys = None if arguments.keys is None else set(arguments.keys)
+        rows = measure_here(arguments.worker, keys)
+        print(json.dumps([row.to_json() for row in rows]))
+        return 0
+
+    rows = measure_all()
+    print(common.text_table(common.HEADER, [common.cells(row) for row in rows]))
+    if arguments.check:
+        slower = check(rows)
+        if slower:  # a neighbour on the machine looks like a regression: measure those again
+            slower = check(measure_all({row.key for row in slower}))
+        if slower:
+            print(f"\nmore than {TOLERANCE - 1:.0%} slower than committed (bound = limit):")
+            print(common.text_table(common.HEADER, [common.cells(row) for row in slower]))
+            return 1
+        print("\nno ratio is more than 10 % worse than committed")
+        return 0
+
+    imports = import_times()
+    lines = import_cells(imports)
+    print("\n" + common.text_table(IMPORT_HEADER, lines))
+    write_results(rows, imports)
+    print("\nwrote benchmarks/results/cpu.json, cpu.md, cpu.png")
+    failed = [row.key for row in rows if row.verdict == "FAIL"]
+    failed += [line[1] for line in lines if line[-1] == "FAIL"]
+    if failed:
+        print("FAILED: " + ", ".join(failed), file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+#include "aten/alias.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/quantized/QTensorImpl.h>
+
+#include "aten/block.h"
+#include "aten/runtime.h"
+
+namespace hologram::aten {
+namespace {
+
+using c10::BackendComponent;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// What the layouts other than strided consist of.
+at::SparseTensorImpl* sparse_impl(const at::Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+at::SparseCsrTensorImpl* compressed_impl(const at::Tensor& tensor) {
+  return static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+bool is_compressed(const at::Tensor& tensor) { return tensor.is_sparse_csr() ||
+      tensor.layout() == c10::kSparseCsc || tensor.layout() == c10::kSparseBsr ||
+      tensor.layout() == c10::kSparseBsc; }
+
+void copy_bits(c10::TensorImpl* to, const c10::TensorImpl* from) {
+  const auto keys = from->key_set();
+  if (C10_UNLIKELY(keys.has_any(
+          DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor})))) {
+    to->_set_conj(keys.has(DispatchKey::Conjugate));
+    to->_set_neg(keys.has(DispatchKey::Negative));
+    if (keys.has(DispatchKey::ZeroTensor)) {
+      to->_set_zero(true);
+    }
+  }
+  if (C10_UNLIKELY(from->is_wrapped_number())) {
+    to->set_wrapped_number(true);
+  }
+}
+
+at::Tensor strided_alias(const at::Tensor& tensor, c10::Storage storage, BackendComponent backend) {
+  auto* from = tensor.unsafeGetTensorImpl();
+  at::Tensor alias;
+  if (C10_UNLIKELY(tensor.is_quantized())) {
+    auto* quantized = static_cast<at::QTensorImpl*>(from);
+    alias = at::detail::make_tensor<at::QTensorImpl>(
+        std::move(storage), DispatchKeySet(DispatchKey::Quantized) | DispatchKeySet(backend),
+        tensor.dtype(), quantized->quantizer());
+  } else {
+    alias = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), DispatchKeySet(DispatchKey::Dense) | DispatchKeySet(backend),
+        tensor.dtype());
+  }
+  auto* to = alias.unsafeGetTensorImpl();
+  to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+  copy_bits(to, from);
+  return alias;
+}
+
+template <class Member>
+at::Tensor sparse_alias(const at::Tensor& tensor, DispatchKeySet keys, Member&& member) {
+  auto* from = sparse_impl(tensor);
+  auto alias = at::detail::make_tensor<at::SparseTensorImpl>(keys, tensor.dtype());
+  auto* to = sparse_impl(alias);
+  to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+  to->set_indices_and_values_unsafe(member(from->indices()), member(from->values()));
+  to->set_coalesced(from->coalesced());
+  return alias;
+}
+
+template <class Member>
+at::Tensor compressed_alias(const at::Tensor& tensor, DispatchKeySet keys, c10::Device device,
+                            Member&& member) {
+  auto* from = compressed_impl(tensor);
+  auto alias = at::detail::make_tensor<at::SparseCsrTensorImpl>(keys, device, tensor.layout(),
+                                                                tensor.dtype());
+  compressed_impl(alias)->set_member_tensors(member(from->compressed_indices()),
+                                             member(from->plain_indices()), member(from->values()),
+                                             from->sizes());
+  return alias;
+}
+
+}  // namespace
+
+at::Tensor cpu_alias(const at::Tensor& tensor) {
+  if (C10_LIKELY(tensor.layout() == c10::kStrided)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!tensor.is_nested(),
+                                "nested tensors are not supported on the hologram device");
+    if (C10_UNLIKELY(tensor.unsafeGetTensorImpl()->key_set().has(DispatchKey::ZeroTensor))) {
+      // Has no bytes: nothing to share.
+      auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+      return strided_alias(tensor, std::move(storage), BackendComponent::CPUBit);
+    }
+    return strided_alias(
+        tensor,
+        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(tensor.storage()))),
+        BackendComponent::CPUBit);
+  }
+  const auto member = [](const at::Tensor& part) { return cpu_alias(part); };
+  if (tensor.is_sparse()) {
+    return sparse_alias(tensor, DispatchKeySet(DispatchKey::SparseCPU), member);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(tensor), "layout ", tensor.layout(),
+                              " is not supported on the hologram device");
+  return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsrCPU),
+                          c10::Device(c10::kCPU), member);
+}
+
+at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
+  TORCH_CHECK(cpu.device().is_cpu(), "expected a CPU tensor, got one on ", cpu.device());
+  TORCH_CHECK(cpu.layout() == c10::kStrided, "expected a strided tensor, got layout ",
+              cpu.layout());
+  auto storage = make_storage_over(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()),
+      device);
+  return strided_alias(cpu, std::move(storage), BackendComponent::PrivateUse1Bit);
+}
+
+void AliasFrame::map(const at::Tensor& tensor) {
+  if (C10_LIKELY(tensor.has_storage())) {
+    if (tensor.storage().data() != nullptr || tensor.storage().nbytes() == 0) {
+      mapped_.push_back({twin(tensor.storage()), tensor.storage()});
+    }
+  } else if (tensor.is_sparse()) {
+    map(sparse_impl(tensor)->indices());
+    map(sparse_impl(tensor)->values());
+  } else if (is_compressed(tensor)) {
+    map(compressed_impl(tensor)->compressed_indices());
+    map(compressed_impl(tensor)->plain_indices());
+    map(compressed_impl(tensor)->values());
+  }
+}
+
+at::Tensor AliasFrame::argument(const at::Tensor& tensor, bool written) {
+  auto alias = cpu_alias(tensor);
+  if (C10_LIKELY(alias.has_storage())) {
+    mapped_.push_back({alias.storage().unsafeGetStorageImpl(), tensor.storage()});
+  } else {
+    map(tensor);
+  }
+  if (written) {
+    written_.push_back({tensor, alias});
+  }
+  return alias;
+}
+
+void AliasFrame::write_back() {
+  for (auto& [tensor, alias] : written_) {
+    auto* to = tensor.unsafeGetTensorImpl();
+    auto* from = alias.unsafeGetTensorImpl();
+    if (C10_UNLIKELY(!alias.has_storage())) {
+      const auto device = tensor.device().index();
+      const auto member = [&](const at::Tensor& part) { return result(part, device); };
+      if (tensor.is_sparse()) {
+        auto* sparse = sparse_impl(alias);
+        sparse_impl(tensor)->raw_resize_(sparse->sparse_dim(), sparse->dense_dim(),
+                                         sparse->sizes());
+        sparse_impl(tensor)->set_indices_and_values_unsafe(member(sparse->indices()),
+                                                           member(sparse->values()));
+        sparse_impl(tensor)->set_coalesced(sparse->coalesced());
+      } else {
+        auto* compressed = compressed_impl(alias);
+        compressed_impl(tensor)->set_member_tensors(
+            member(compressed->compressed_indices()), member(compressed->plain_indices()),
+            member(compressed->values()), compressed->sizes());
+      }
+      continue;
+    }
+    if (C10_UNLIKELY(adopt_twin_bytes(tensor.storage()))) {
+      // The kernel grew the storage: later results on it map to the same hologram storage.
+      mapped_.push_back({alias.storage().unsafeGetStorageImpl(), tensor.storage()});
+    }
+    if (C10_UNLIKELY(to->sizes() != from->sizes() || to->strides() != from->strides() ||
+                     to->storage_offset() != from->storage_offset())) {
+      to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+    }
+    if (C10_UNLIKELY(tensor.is_conj() != alias.is_conj())) {
+      to->_set_conj(alias.is_conj());
+    }
+    if (C10_UNLIKELY(tensor.is_neg() != alias.is_neg())) {
+      to->_set_neg(alias.is_neg());
+    }
+    if (C10_UNLIKELY(tensor.is_quantized())) {
+      static_cast<at::QTensorImpl*>(to)->set_quantizer_(
+          static_cast<at::QTensorImpl*>(from)->quantizer());
+    }
+  }
+}
+
+const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::DeviceIndex device) {
+  const auto* impl = cpu.unsafeGetStorageImpl();
+  for (const auto& known : mapped_) {
+    if (known.cpu == impl) {
+      return known.hologram;
+    }
+  }
+  mapped_.push_back({impl, make_storage_over(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.unsafeGetStorageImpl()), device)});
+  return mapped_.back().hologram;
+}
+
+at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
+  if (!cpu.defined() || !cpu.device().is_cpu()) {
+    return cpu;
+  }
+  for (const auto& [tensor, alias] : written_) {
+    if (alias.is_same(cpu)) {
+      return tensor;
+    }
+  }
+  if (C10_LIKELY(cpu.has_storage())) {
+    auto* impl = cpu.unsafeGetTensorImpl();
+    TORCH_CHECK_NOT_IMPLEMENTED(!cpu.is_nested(),
+                                "nested tensors are not supported on the hologram device");
+    if (C10_UNLIKELY(impl->key_set().has(DispatchKey::ZeroTensor))) {
+      return cpu;
+    }
+    const auto& storage = storage_for(cpu.storage(), device);
+    if (C10_LIKELY(cpu.use_count() == 1)) {
+      impl->set_storage_keep_dtype(storage);
+      impl->_change_backend_component_keys(c10::Device(kHologram, storage.device().index()));
+      return cpu;
+    }
+    return strided_alias(cpu, storage, BackendComponent::PrivateUse1Bit);
+  }
+  const auto member = [&](const at::Tensor& part) { return result(part, device); };
+  if (cpu.is_sparse()) {
+    return sparse_alias(cpu, DispatchKeySet(DispatchKey::SparsePrivateUse1), member);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(cpu), "layout ", cpu.layout(),
+                              " is not supported on the hologram device");
+  return compressed_alias(cpu, DispatchKeySet(DispatchKey::SparseCsrPrivateUse1),
+                          c10::Device(kHologram, device), member);
+}
+
+}  // namespace hologram::aten

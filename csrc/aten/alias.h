@@ -1,0 +1,48 @@
+// Zero-copy translation between hologram tensors and CPU tensors over the same memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+namespace hologram::aten {
+
+// A CPU tensor over the memory of a hologram tensor: same sizes, strides, offset, dtype, conjugate
+// and negative bits; version counter and autograd state of its own. Strided, quantized, sparse COO
+// and compressed sparse layouts; others throw NotImplementedError.
+at::Tensor cpu_alias(const at::Tensor& tensor);
+
+// A hologram tensor over the memory of a CPU tensor, which may live on.
+at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
+
+// The arguments of one delegated call and the way back for its results.
+class AliasFrame {
+ public:
+  // The alias of a hologram argument. A written one is kept, for write_back().
+  at::Tensor argument(const at::Tensor& tensor, bool written = false);
+
+  // Copies what CPU kernels may change of a written argument besides its bytes: size, strides,
+  // offset, reallocated storage, conjugate and negative bits, sparse members.
+  void write_back();
+
+  // A result of the CPU kernel as a hologram tensor: the argument itself where the kernel returned
+  // that, a view where it shares an argument's storage, otherwise the fresh tensor relabelled in
+  // place. Undefined stays undefined.
+  at::Tensor result(at::Tensor cpu, c10::DeviceIndex device);
+
+ private:
+  struct Written {
+    at::Tensor tensor;
+    at::Tensor alias;
+  };
+  struct Mapped {
+    const c10::StorageImpl* cpu;
+    c10::Storage hologram;
+  };
+  void map(const at::Tensor& tensor);
+  const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
+
+  c10::SmallVector<Written, 2> written_;
+  c10::SmallVector<Mapped, 6> mapped_;
+};
+
+}  // namespace hologram::aten

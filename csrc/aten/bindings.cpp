@@ -1,0 +1,203 @@
+// The Python extension torch_hologram._C.
+#include <ATen/core/Generator.h>
+#include <c10/core/Stream.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "aten/alias.h"
+#include "aten/compat.h"
+#include "aten/delegate.h"
+#include "aten/generator.h"
+#include "aten/pointwise.h"
+#include "aten/report.h"
+#include "aten/runtime.h"
+#include "atlas/device.h"
+#include "atlas/error.h"
+#include "atlas/fork.h"
+#include "atlas/stream.h"
+
+namespace py = pybind11;
+
+namespace hologram::aten {
+namespace {
+
+using PackedStream = std::tuple<int64_t, int64_t, int64_t>;  // (id, device index, device type)
+
+PackedStream pack(StreamId id, c10::DeviceIndex index) {
+  return {id, index, static_cast<int64_t>(kHologram)};
+}
+
+c10::DeviceIndex narrow(int64_t index) {
+  TORCH_CHECK(index >= -1 && index <= 127, "hologram device index ", index, " is out of range: ",
+              hologram::device_count(), " device(s) available");
+  return static_cast<c10::DeviceIndex>(index);
+}
+
+c10::DeviceIndex checked(int64_t index) { return check_device(narrow(index)); }
+
+// torch.cuda's names: "<counter>.all.<field>".
+py::dict memory_stats(int64_t index) {
+  const auto stats = device_memory(checked(index)).stats();
+  py::dict out;
+  const auto put = [&](const std::string& name, const Counter& counter) {
+    const auto field = [&](const char* suffix, int64_t value) {
+      out[py::str(name + ".all." + suffix)] = value;
+    };
+    field("current", counter.current);
+    field("peak", counter.peak);
+    field("allocated", counter.allocated);
+    field("freed", counter.freed);
+  };
+  put("allocation", stats.allocation);
+  put("segment", stats.segment);
+  put("active", stats.active);
+  put("allocated_bytes", stats.allocated_bytes);
+  put("active_bytes", stats.allocated_bytes);
+  put("reserved_bytes", stats.reserved_bytes);
+  put("requested_bytes", stats.requested_bytes);
+  put("foreign_bytes", stats.foreign_bytes);
+  out["num_alloc_retries"] = stats.num_alloc_retries;
+  out["num_ooms"] = stats.num_ooms;
+  out["num_device_alloc"] = stats.num_device_alloc;
+  out["num_device_free"] = stats.num_device_free;
+  out["limit_bytes"] = stats.limit;
+  return out;
+}
+
+py::list memory_snapshot(int64_t index) {
+  py::list segments;
+  for (const auto& segment : device_memory(checked(index)).snapshot()) {
+    py::list blocks;
+    for (const auto& block : segment.blocks) {
+      py::dict row;
+      row["address"] = reinterpret_cast<uintptr_t>(block.address);
+      row["size"] = block.size;
+      row["requested_size"] = block.requested;
+      row["state"] = block.active ? "active_allocated" : "inactive";
+      blocks.append(row);
+    }
+    py::dict row;
+    row["device"] = index < 0 ? current_device() : index;
+    row["address"] = reinterpret_cast<uintptr_t>(segment.address);
+    row["total_size"] = segment.total_size;
+    row["allocated_size"] = segment.allocated_size;
+    row["pool"] = segment.pool;
+    row["blocks"] = blocks;
+    segments.append(row);
+  }
+  return segments;
+}
+
+py::dict device_properties(int64_t index) {
+  const auto& properties = hologram::device(checked(index)).properties();
+  py::dict out;
+  out["name"] = properties.name;
+  out["backend"] = properties.backend;
+  out["total_memory"] = properties.total_memory;
+  out["multi_processor_count"] = properties.multi_processor_count;
+  out["isa"] = properties.isa;
+  out["l2_cache_size"] = properties.l2_cache_size;
+  out["major"] = properties.major;
+  out["minor"] = properties.minor;
+  return out;
+}
+
+void bind(py::module_& m) {
+  m.attr("torch_minor") = HOLOGRAM_TORCH_MINOR;
+
+  m.def("init", [] { check_device(c10::DeviceIndex(-1)); });
+  m.def("is_initialized", [] { return is_initialized(); });
+  m.def("has_forked", [] { return in_forked_child(); });
+  m.def("device_count", [] { return hologram::device_count(); });
+  m.def("current_device", [] { return hologram::current_device(); });
+  m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
+  m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });
+  m.def("maybe_exchange_device", [](int64_t index) {
+    return index < 0 ? -1 : exchange_current_device(checked(index));
+  });
+  m.def("device_properties", &device_properties);
+  m.def(
+      "synchronize", [](int64_t index) { hologram::device(checked(index)).synchronize(); },
+      py::call_guard<py::gil_scoped_release>());
+
+  m.def("current_stream", [](int64_t index) {
+    const auto device = checked(index);
+    return pack(hologram::current_stream(device), device);
+  });
+  m.def("default_stream", [](int64_t index) { return pack(0, checked(index)); });
+  m.def("set_stream", [](int64_t id, int64_t index, int64_t type) {
+    TORCH_CHECK(type == static_cast<int64_t>(kHologram), "expected a hologram stream, got a ",
+                c10::Device(static_cast<c10::DeviceType>(type)), " stream");
+    const auto device = checked(index);
+    TORCH_CHECK(hologram::device(device).streams().valid(id), "hologram:",
+                static_cast<int>(device), " has no stream with id ", id);
+    set_current_device(device);
+    exchange_current_stream(device, id);
+  });
+  m.def("default_generator", [](int64_t index) { return default_generator(checked(index)); });
+
+  m.def("memory_stats", &memory_stats);
+  m.def("memory_snapshot", &memory_snapshot);
+  m.def("reset_peak_memory_stats",
+        [](int64_t index) { device_memory(checked(index)).reset_peak(); });
+  m.def("reset_accumulated_memory_stats",
+        [](int64_t index) { device_memory(checked(index)).reset_accumulated(); });
+  m.def("empty_cache", [] {
+    for (int index = 0; index < hologram::device_count(); ++index) {
+      hologram::device(index).memory().trim();
+    }
+  });
+  m.def("mem_get_info", [](int64_t index) { return device_memory(checked(index)).info(); });
+  m.def("set_memory_fraction", [](int64_t index, double fraction) {
+    TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "Invalid fraction value: ", fraction,
+                      ". Allowed range is 0 to 1");
+    device_memory(checked(index)).set_fraction(fraction);
+  });
+
+  m.def("fallback_report", [] {
+    std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
+    for (const auto& row : fallback_report()) {
+      rows.emplace_back(row.name, served_name(row.kind), row.count);
+    }
+    return rows;
+  });
+  m.def("reset_fallback_report", &reset_fallback_report);
+  m.def("set_fallback_mode", &set_fallback_mode);
+  m.def("fallback_mode", &fallback_mode);
+  m.def("operator_table", [] {
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (const auto& [name, kind] : operator_table()) {
+      rows.emplace_back(name, served_name(kind));
+    }
+    return rows;
+  });
+
+  m.def("alias_as_cpu", [](const at::Tensor& tensor) {
+    TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
+                     tensor.device());
+    return cpu_alias(tensor);
+  });
+  m.def("alias_from_cpu", [](const at::Tensor& tensor, int64_t index) {
+    TORCH_CHECK_TYPE(tensor.device().is_cpu(), "expected a CPU tensor, got one on ",
+                     tensor.device());
+    return hologram_alias(tensor, checked(index));
+  });
+
+  // Ends autograd's device threads, so that none takes the GIL while the interpreter goes away.
+  m.def(
+      "stop_autograd_threads",
+      [] { torch::autograd::Engine::get_default_engine().stop(); },
+      py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+}  // namespace hologram::aten
+
+PYBIND11_MODULE(_C, m) {
+  hologram::install_fork_guard();
+  hologram::aten::register_pointwise();
+  hologram::aten::register_delegates();
+  hologram::aten::bind(m);
+}

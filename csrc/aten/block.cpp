@@ -1,0 +1,181 @@
+#include "aten/block.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "aten/runtime.h"
+#include "atlas/device.h"
+
+namespace hologram::aten {
+namespace {
+
+// Guards the rare mutation of a storage whose DataPtr was made elsewhere. Leaked on purpose:
+// storages may be touched after static destruction.
+std::mutex& adopt_mutex() {
+  static auto* mutex = new std::mutex();
+  return *mutex;
+}
+
+c10::Device hologram_device(c10::DeviceIndex index) {
+  return c10::Device(c10::DeviceType::PrivateUse1, index);
+}
+
+void unref(Block* block) noexcept {
+  // A sole owner needs no read-modify-write.
+  if (block->refs.load(std::memory_order_acquire) != 1 &&
+      block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    return;
+  }
+  if (block->allocation.capacity != 0) {
+    device_memory(block->device).deallocate(block->allocation);
+  }
+  delete block;
+}
+
+void release_twin_bytes(void* context) { unref(static_cast<Block*>(context)); }
+
+void release_device_bytes(void* context) {
+  auto* block = static_cast<Block*>(context);
+  if (auto* twin = block->twin.exchange(nullptr, std::memory_order_acquire)) {
+    if (block->foreign_bytes != 0) {
+      device_memory(block->device).note_foreign(-static_cast<ptrdiff_t>(block->foreign_bytes));
+    }
+    // Gives back the reference the Block held; the twin may live on under a CPU tensor.
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+  }
+  unref(block);
+}
+
+Block* block_of(const c10::DataPtr& data) {
+  return data.get_deleter() == &release_device_bytes ? static_cast<Block*>(data.get_context())
+                                                     : nullptr;
+}
+
+Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes) {
+  auto* block = new Block();
+  block->device = device;
+  block->foreign_bytes = nbytes;
+  device_memory(device).note_foreign(static_cast<ptrdiff_t>(nbytes));
+  return block;
+}
+
+c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
+  block->refs.fetch_add(1, std::memory_order_relaxed);
+  auto twin = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes,
+      c10::DataPtr(data, block, &release_twin_bytes, c10::Device(c10::DeviceType::CPU)),
+      c10::GetCPUAllocator(), /*resizable=*/true);
+  c10::StorageImpl* expected = nullptr;
+  if (block->twin.compare_exchange_strong(expected, twin.get(), std::memory_order_acq_rel)) {
+    return twin.release();
+  }
+  return expected;  // another thread was first; ours goes with its reference
+}
+
+// Gives a Block to a storage whose DataPtr another owner made.
+void adopt(c10::StorageImpl* storage) {
+  std::lock_guard<std::mutex> lock(adopt_mutex());
+  const c10::DataPtr& current = storage->data_ptr();
+  if (block_of(current) != nullptr) {
+    return;
+  }
+  const auto device = storage->device();
+  auto* block = make_foreign_block(device.index(), storage->nbytes());
+  c10::DataPtr original = storage->set_data_ptr(
+      c10::DataPtr(current.get(), block, &release_device_bytes, device));
+  original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
+  auto twin = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(), std::move(original),
+      c10::GetCPUAllocator(), /*resizable=*/true);
+  block->twin.store(twin.release(), std::memory_order_release);
+}
+
+}  // namespace
+
+c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
+  Allocation allocation{nullptr, 0};
+  try {
+    allocation = device_memory(device).allocate(nbytes);
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  }
+  auto* block = new Block();
+  block->device = device;
+  block->allocation = allocation;
+  return c10::DataPtr(allocation.data, block, &release_device_bytes, hologram_device(device));
+}
+
+c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes, allocate_block(nbytes, device),
+      device_allocator(), /*resizable=*/true));
+}
+
+c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
+  const size_t nbytes = cpu->nbytes();
+  void* data = cpu->mutable_data();  // materialises a copy-on-write storage
+  auto* block = make_foreign_block(device, nbytes);
+  block->twin.store(cpu.release(), std::memory_order_release);
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes,
+      c10::DataPtr(data, block, &release_device_bytes, hologram_device(device)),
+      device_allocator(), /*resizable=*/true));
+}
+
+c10::StorageImpl* twin(const c10::Storage& storage) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  Block* block = block_of(impl->data_ptr());
+  if (C10_UNLIKELY(block == nullptr)) {
+    adopt(impl);
+    block = block_of(impl->data_ptr());
+  }
+  auto* twin = block->twin.load(std::memory_order_acquire);
+  if (twin == nullptr) {
+    if (block->allocation.data == nullptr && impl->nbytes() != 0) {
+      // Another thread is inside adopt(); it publishes the twin before it unlocks.
+      std::lock_guard<std::mutex> lock(adopt_mutex());
+      return block->twin.load(std::memory_order_acquire);
+    }
+    twin = make_pool_twin(block, const_cast<void*>(impl->data()), impl->nbytes());
+  }
+  if (C10_UNLIKELY(twin->nbytes() != impl->nbytes() || twin->data() != impl->data())) {
+    if (twin->data() == impl->data()) {
+      twin->set_nbytes(impl->nbytes());  // the hologram storage was cut or grown in place
+    } else {
+      adopt_twin_bytes(storage);  // a CPU tensor on the twin was resized
+    }
+  }
+  return twin;
+}
+
+bool adopt_twin_bytes(const c10::Storage& storage) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  Block* block = block_of(impl->data_ptr());
+  auto* twin = block == nullptr ? nullptr : block->twin.load(std::memory_order_acquire);
+  if (twin == nullptr || (twin->data() == impl->data() && twin->nbytes() == impl->nbytes())) {
+    return false;
+  }
+  auto fresh = make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin),
+                                 static_cast<c10::DeviceIndex>(block->device));
+  const size_t nbytes = fresh.nbytes();
+  impl->set_data_ptr_noswap(
+      std::move(fresh.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
+  impl->set_nbytes(nbytes);
+  return true;
+}
+
+void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
+  TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  const size_t old_bytes = storage->nbytes();
+  c10::DataPtr fresh = allocate_block(nbytes, storage->device().index());
+  if (const size_t common = std::min(old_bytes, nbytes); common != 0) {
+    std::memcpy(fresh.get(), storage->data(), common);
+  }
+  storage->set_data_ptr_noswap(std::move(fresh));
+  storage->set_nbytes(nbytes);
+}
+
+}  // namespace hologram::aten

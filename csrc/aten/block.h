@@ -1,0 +1,51 @@
+// Device memory as torch sees it.
+//
+// A hologram StorageImpl holds a DataPtr whose context is a Block. On host-visible memory a Block
+// can hold one CPU StorageImpl over the same bytes, its *twin*: the delegate hands tensors on the
+// twin to torch's CPU kernels. One twin per storage, never two: overlap checks compare storages.
+//
+//   hologram StorageImpl -> DataPtr{bytes, Block} -> twin: CPU StorageImpl -> DataPtr{bytes, Block}
+//
+// A CPU tensor on the twin keeps the bytes alive after the hologram storage has gone.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "atlas/memory.h"
+
+namespace hologram::aten {
+
+struct Block {
+  // Strong reference owned by the hologram DataPtr; made on first use (see twin()).
+  std::atomic<c10::StorageImpl*> twin{nullptr};
+  // The hologram DataPtr and, for pool memory, the twin's DataPtr.
+  std::atomic<uint32_t> refs{1};
+  int32_t device = 0;
+  Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where the bytes are foreign
+  size_t foreign_bytes = 0;           // bytes owned by another allocator, counted in the statistics
+};
+
+// Fresh device memory. Throws c10::OutOfMemoryError. nbytes == 0 gives a null pointer with a Block.
+c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device);
+
+// A fresh, resizable hologram storage of nbytes.
+c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
+
+// A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy.
+c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
+
+// The CPU storage over the bytes of a hologram storage, for as long as the latter lives.
+// A storage whose DataPtr came from elsewhere (DLPack, set_data_ptr) is given a Block first.
+c10::StorageImpl* twin(const c10::Storage& storage);
+
+// Takes over the bytes of a twin that a CPU kernel has reallocated (out= of another size).
+// Returns true if anything changed.
+bool adopt_twin_bytes(const c10::Storage& storage);
+
+// Grows or shrinks a hologram storage to nbytes, keeping the common prefix.
+void resize_storage(c10::StorageImpl* storage, size_t nbytes);
+
+}  // namespace hologram::aten

@@ -1,0 +1,36 @@
+// Every difference between the supported torch versions (2.11, 2.12, 2.13) lives in this header.
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 13
+#error "torch_hologram supports torch 2.11 to 2.13"
+#endif
+
+#define HOLOGRAM_STRINGIFY_(x) #x
+#define HOLOGRAM_STRINGIFY(x) HOLOGRAM_STRINGIFY_(x)
+// The minor version an extension binary is tied to: StorageImpl, DeviceStats and the guard's vtable
+// differ between minors, so one binary serves exactly one of them.
+#define HOLOGRAM_TORCH_MINOR \
+  HOLOGRAM_STRINGIFY(TORCH_VERSION_MAJOR) "." HOLOGRAM_STRINGIFY(TORCH_VERSION_MINOR)
+
+// 2.12 added DeviceGuardImplInterface::isStreamCapturing, whose default throws in 2.12.
+#if TORCH_VERSION_MINOR >= 12
+#define HOLOGRAM_GUARD_HAS_STREAM_CAPTURE 1
+#else
+#define HOLOGRAM_GUARD_HAS_STREAM_CAPTURE 0
+#endif
+
+namespace hologram::aten {
+
+// Named tensors were removed in 2.13.
+inline bool has_names([[maybe_unused]] const c10::TensorImpl* tensor) {
+#if TORCH_VERSION_MINOR >= 13
+  return false;
+#else
+  return tensor->has_named_tensor_meta();
+#endif
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,96 @@
+// Copies, within the device and to and from the CPU.
+#include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/copy.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "aten/compat.h"
+#include "aten/delegate.h"
+#include "aten/report.h"
+#include "aten/runtime.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+
+// Above this many bytes torch's parallel copy is faster than one thread's memcpy.
+constexpr size_t kSmallCopyBytes = 128 * 1024;
+
+bool on_host_memory(const Tensor& tensor) {
+  return tensor.device().type() == kHologram || tensor.device().is_cpu();
+}
+
+// Whether the bytes of src, in order, are the bytes of self, in order.
+bool is_plain_copy(const Tensor& self, const Tensor& src) {
+  constexpr c10::DispatchKeySet special({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                         c10::DispatchKey::ZeroTensor,
+                                         c10::DispatchKey::Quantized});
+  const auto* to = self.unsafeGetTensorImpl();
+  const auto* from = src.unsafeGetTensorImpl();
+  return self.layout() == c10::kStrided && src.layout() == c10::kStrided &&
+         to->dtype() == from->dtype() && to->is_contiguous() && from->is_contiguous() &&
+         to->sizes() == from->sizes() && !(to->key_set() | from->key_set()).has_any(special) &&
+         !has_names(to) && !has_names(from);
+}
+
+at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
+  static auto& counter = op_counter("aten::copy_");
+  if (C10_LIKELY(on_host_memory(self) && on_host_memory(src))) {
+    const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
+    if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src))) {
+      note_native(counter);
+      if (nbytes != 0) {
+        // memmove: two views may share bytes.
+        std::memmove(self.unsafeGetTensorImpl()->mutable_data(),
+                     src.unsafeGetTensorImpl()->data(), nbytes);
+      }
+      return self;
+    }
+  }
+  // Anything else - casts, strides, other layouts, a third device - is torch's own copy on aliases.
+  note_delegated(counter);
+  AliasFrame frame;
+  const auto alias = [&](const Tensor& tensor, bool written) {
+    return tensor.device().type() == kHologram ? frame.argument(tensor, written) : tensor;
+  };
+  auto to = alias(self, true);
+  {
+    BelowAutograd below;
+    to.copy_(alias(src, false), non_blocking);
+  }
+  frame.write_back();
+  return self;
+}
+
+Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
+  auto to = dst;
+  copy_(to, self, non_blocking);
+  return dst;
+}
+
+Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", &copy_);
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+}
+
+// Without these a copy of a conjugate or negative view resolves it by copying it, for ever.
+#define HOLOGRAM_COPY_FALLTHROUGH(key)                                     \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                                       \
+    m.impl("_copy_from", torch::CppFunction::makeFallthrough());            \
+    m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough()); \
+  }
+HOLOGRAM_COPY_FALLTHROUGH(Conjugate)
+HOLOGRAM_COPY_FALLTHROUGH(Negative)
+HOLOGRAM_COPY_FALLTHROUGH(ZeroTensor)
+
+}  // namespace hologram::aten

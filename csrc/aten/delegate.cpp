@@ -1,0 +1,471 @@
+#include "aten/delegate.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/adaption.h>
+
+#include <algorithm>
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "aten/generator.h"
+#include "aten/runtime.h"
+
+namespace hologram::aten {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using torch::jit::Stack;
+
+// Operators that check the devices of their arguments themselves, from torch's own schema file
+// (`device_check: NoCheck`); on CUDA all others want every tensor on one device.
+const std::unordered_set<std::string>& operators_without_device_check() {
+  static const auto* names = new std::unordered_set<std::string>{
+#include "device_check.inc"
+  };
+  return *names;
+}
+
+// Of those, the ones that take any number of 0-dim CPU tensors; the others take one at most.
+bool takes_many_cpu_scalars(const std::string& name) {
+  constexpr std::string_view prefixes[] = {"aten::where", "aten::_foreach_", "aten::_fused_",
+                                           "aten::_amp_", "aten::index", "aten::_index_put_impl_",
+                                           "aten::_unsafe_"};
+  return std::any_of(std::begin(prefixes), std::end(prefixes),
+                     [&](auto prefix) { return name.starts_with(prefix); });
+}
+
+enum class ArgKind : uint8_t { tensor, tensor_list, optional_list, generator, device, pin_memory };
+
+struct Arg {
+  uint16_t position;
+  ArgKind kind;
+  bool written;
+};
+
+}  // namespace
+
+// What the boxed delegate knows of an operator, read off its schema once.
+struct Record {
+  explicit Record(const c10::OperatorHandle& op)
+      : name(toString(op.operator_name())), counter(op_counter(name)) {
+    const auto& schema = op.schema();
+    const auto& arguments = schema.arguments();
+    argument_count = arguments.size();
+    for (size_t position = 0; position < arguments.size(); ++position) {
+      const auto& argument = arguments[position];
+      const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      if (const auto kind = kind_of(argument)) {
+        args.push_back({static_cast<uint16_t>(position), *kind, written});
+      }
+    }
+    const auto overload = name.starts_with("aten::") ? name.substr(6) : name;
+    checks_devices = operators_without_device_check().count(overload) == 0;
+    many_cpu_scalars = takes_many_cpu_scalars(name);
+    per_element = overload.starts_with("_foreach_") || overload.starts_with("_fused_") ||
+                  overload.starts_with("_amp_foreach_");
+    takes_cpu_indices = overload.starts_with("index") || overload.starts_with("_index_put_impl_") ||
+                        overload.starts_with("_unsafe_");
+    method = "wrapper_HOLOGRAM_" + overload;
+    std::replace(method.begin(), method.end(), '.', '_');
+  }
+
+  static std::optional<ArgKind> kind_of(const c10::Argument& argument) {
+    const auto& type = *argument.real_type();
+    const auto* inner = &type;
+    if (type.kind() == c10::TypeKind::OptionalType) {
+      inner = type.castRaw<c10::OptionalType>()->getElementType().get();
+    }
+    switch (inner->kind()) {
+      case c10::TypeKind::TensorType:
+        return ArgKind::tensor;
+      case c10::TypeKind::GeneratorType:
+        return ArgKind::generator;
+      case c10::TypeKind::DeviceObjType:
+        return ArgKind::device;
+      case c10::TypeKind::ListType: {
+        const auto& element = *inner->castRaw<c10::ListType>()->getElementType();
+        if (element.kind() == c10::TypeKind::TensorType) {
+          return ArgKind::tensor_list;
+        }
+        if (element.kind() == c10::TypeKind::OptionalType &&
+            element.castRaw<c10::OptionalType>()->getElementType()->kind() ==
+                c10::TypeKind::TensorType) {
+          return ArgKind::optional_list;
+        }
+        return std::nullopt;
+      }
+      default:
+        return argument.name() == "pin_memory" ? std::optional(ArgKind::pin_memory) : std::nullopt;
+    }
+  }
+
+  std::string name;
+  OpCounter& counter;
+  size_t argument_count = 0;
+  c10::SmallVector<Arg, 8> args;
+  bool checks_devices = true;
+  bool many_cpu_scalars = false;
+  bool takes_cpu_indices = false;
+  bool per_element = false;  // list operators treat each position on its own device
+  std::string method;
+};
+
+namespace {
+
+// One boxed call.
+class BoxedCall {
+ public:
+  BoxedCall(const Record& record, const c10::OperatorHandle& op, Stack* stack)
+      : record_(record), op_(op), stack_(*stack), begin_(stack->size() - record.argument_count) {}
+
+  void run(DispatchKeySet keys) {
+    note_delegated(record_.counter);
+    for (const auto& arg : record_.args) {
+      convert(arg);
+    }
+    finish_device();
+    {
+      BelowAutograd below;
+      const auto cpu_keys = (keys & c10::backend_functionality_keys)
+                                .remove_backend(c10::BackendComponent::PrivateUse1Bit) |
+                            DispatchKeySet(c10::BackendComponent::CPUBit);
+      try {
+        op_.redispatchBoxed(cpu_keys, &stack_);
+      } catch (...) {
+        frame_.write_back();  // an out= may have been resized before the kernel failed
+        throw;
+      }
+    }
+    frame_.write_back();
+    results();
+  }
+
+ private:
+  const char* argument_name(const Arg& arg) const {
+    return op_.schema().arguments()[arg.position].name().c_str();
+  }
+
+  void convert(const Arg& arg) {
+    auto& value = stack_[begin_ + arg.position];
+    switch (arg.kind) {
+      case ArgKind::tensor:
+        if (value.isTensor() && value.toTensor().defined()) {
+          const at::Tensor tensor = std::move(value).toTensor();
+          value = convert(tensor, arg);
+        }
+        return;
+      case ArgKind::tensor_list:
+        if (value.isTensorList()) {
+          const auto list = std::move(value).toTensorList();
+          c10::List<at::Tensor> aliases;
+          aliases.reserve(list.size());
+          for (const at::Tensor& tensor : list) {
+            note_element(tensor, arg);
+            aliases.push_back(tensor.defined() ? convert(tensor, arg) : tensor);
+          }
+          value = std::move(aliases);
+          has_list_ = true;
+        }
+        return;
+      case ArgKind::optional_list:
+        if (value.isOptionalTensorList()) {
+          const auto list = std::move(value).toOptionalTensorList();
+          c10::List<std::optional<at::Tensor>> aliases;
+          aliases.reserve(list.size());
+          for (const std::optional<at::Tensor> tensor : list) {
+            aliases.push_back(tensor && tensor->defined() ? std::optional(convert(*tensor, arg))
+                                                          : tensor);
+          }
+          value = std::move(aliases);
+        }
+        return;
+      case ArgKind::generator:
+        generator_ = &arg;
+        return;
+      case ArgKind::device:
+        if (value.isDevice()) {
+          const auto device = value.toDevice();
+          if (device.type() == kHologram) {
+            requested_ = check_device(device);
+            value = c10::Device(c10::kCPU);
+          } else {
+            leaves_device_ = true;
+          }
+        }
+        return;
+      case ArgKind::pin_memory:
+        value = c10::IValue();  // device memory is never pinned
+        return;
+    }
+  }
+
+  void note_element(const at::Tensor& tensor, const Arg&) {
+    if (record_.per_element && !has_list_ && tensor.defined()) {
+      element_devices_.push_back(tensor.device().index());
+    }
+  }
+
+  at::Tensor convert(const at::Tensor& tensor, const Arg& arg) {
+    check(tensor, arg);
+    return tensor.device().type() == kHologram ? frame_.argument(tensor, arg.written) : tensor;
+  }
+
+  // CUDA's rules and words for tensors of several devices.
+  void check(const at::Tensor& tensor, const Arg& arg) {
+    const auto device = tensor.device();
+    if (C10_LIKELY(device.type() == kHologram && (!common_ || *common_ == device))) {
+      common_ = device;
+      return;
+    }
+    if (device.type() == kHologram && (!common_ || record_.per_element)) {
+      common_ = device;
+      return;
+    }
+    if (!record_.checks_devices) {
+      if (device.is_cpu() && !arg.written &&
+          (tensor.dim() == 0 || (record_.takes_cpu_indices && arg.kind == ArgKind::optional_list))) {
+        if (record_.many_cpu_scalars || tensor.dim() != 0 || ++cpu_scalars_ == 1) {
+          return;
+        }
+      }
+      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two "
+                  "devices, ", common_ ? *common_ : hologram_operand(), " and ", device, "!");
+    }
+    c10::impl::common_device_check_failure(common_ ? *common_ : hologram_operand(), tensor,
+                                           record_.method.c_str(), argument_name(arg));
+  }
+
+  // A device to name when the argument at fault comes before any hologram tensor.
+  c10::Device hologram_operand() const {
+    for (const auto& arg : record_.args) {
+      const auto& value = stack_[begin_ + arg.position];
+      if (value.isTensor() && value.toTensor().defined() &&
+          value.toTensor().device().type() == kHologram) {
+        return value.toTensor().device();
+      }
+    }
+    return {kHologram, current_device()};
+  }
+
+  void finish_device() {
+    device_ = common_ ? common_->index() : requested_ ? *requested_ : current_device();
+    if (generator_ != nullptr) {
+      auto& value = stack_[begin_ + generator_->position];
+      std::optional<at::Generator> given;
+      if (value.isGenerator()) {
+        given = value.toGenerator();
+        if (!common_ && !requested_ && given->device().type() == kHologram) {
+          device_ = given->device().index();
+        }
+      }
+      value = cpu_generator(given, device_);
+    }
+    if (requested_) {
+      device_ = *requested_;
+    }
+  }
+
+  void results() {
+    if (leaves_device_) {
+      return;
+    }
+    const size_t count = op_.schema().returns().size();
+    for (size_t index = stack_.size() - count; index < stack_.size(); ++index) {
+      auto& value = stack_[index];
+      if (value.isTensor()) {
+        value = frame_.result(std::move(value).toTensor(), device_);
+      } else if (value.isTensorList()) {
+        auto list = std::move(value).toTensorVector();
+        c10::List<at::Tensor> mapped;
+        mapped.reserve(list.size());
+        const bool per_element = element_devices_.size() == list.size();
+        for (size_t position = 0; position < list.size(); ++position) {
+          mapped.push_back(frame_.result(std::move(list[position]),
+                                         per_element ? element_devices_[position] : device_));
+        }
+        value = std::move(mapped);
+      }
+    }
+  }
+
+  const Record& record_;
+  const c10::OperatorHandle& op_;
+  Stack& stack_;
+  const size_t begin_;
+  AliasFrame frame_;
+  std::optional<c10::Device> common_;
+  std::optional<c10::DeviceIndex> requested_;
+  const Arg* generator_ = nullptr;
+  c10::SmallVector<c10::DeviceIndex, 2> element_devices_;
+  c10::DeviceIndex device_ = 0;
+  int cpu_scalars_ = 0;
+  bool has_list_ = false;
+  bool leaves_device_ = false;  // the caller asked for a result elsewhere
+};
+
+// The kernel registered for one operator.
+class DelegateKernel final : public c10::OperatorKernel {
+ public:
+  explicit DelegateKernel(const c10::OperatorHandle& op) : record_(op) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    BoxedCall(record_, op, stack).run(keys);
+  }
+
+ private:
+  const Record record_;
+};
+
+// The fallback for operators defined after import or outside aten.
+class FallbackKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto key = (keys & c10::backend_functionality_keys).highestPriorityTypeId();
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        op.hasComputedKernelForDispatchKey(cpu_key(key)), "Could not run '", op.operator_name(),
+        "' on the hologram device: it has neither a hologram kernel nor a CPU kernel for ",
+        key == DispatchKey::PrivateUse1 ? "strided" : toString(key), " tensors");
+    BoxedCall(*record(op), op, stack).run(keys);
+  }
+
+  static DispatchKey cpu_key(DispatchKey key) {
+    switch (key) {
+      case DispatchKey::SparsePrivateUse1:
+        return DispatchKey::SparseCPU;
+      case DispatchKey::SparseCsrPrivateUse1:
+        return DispatchKey::SparseCsrCPU;
+      case DispatchKey::QuantizedPrivateUse1:
+        return DispatchKey::QuantizedCPU;
+      default:
+        return DispatchKey::CPU;
+    }
+  }
+
+ private:
+  static std::shared_ptr<const Record> record(const c10::OperatorHandle& op) {
+    static auto* mutex = new std::shared_mutex();
+    static auto* records =
+        new std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const Record>>();
+    const auto* key = &op.schema();
+    {
+      std::shared_lock<std::shared_mutex> lock(*mutex);
+      const auto found = records->find(key);
+      // An operator that was removed may have left its address to another.
+      if (found != records->end() && found->second->name == toString(op.operator_name())) {
+        return found->second;
+      }
+    }
+    auto made = std::make_shared<const Record>(op);
+    std::unique_lock<std::shared_mutex> lock(*mutex);
+    (*records)[key] = made;
+    return made;
+  }
+};
+
+constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
+    {DispatchKey::CPU, DispatchKey::PrivateUse1},
+    {DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1},
+    {DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1},
+    {DispatchKey::QuantizedCPU, DispatchKey::QuantizedPrivateUse1},
+};
+
+std::unordered_set<std::string>& delegated_kernels() {
+  static auto* names = new std::unordered_set<std::string>();
+  return *names;
+}
+
+std::vector<std::pair<std::string, Served>>& table() {
+  static auto* rows = new std::vector<std::pair<std::string, Served>>();
+  return *rows;
+}
+
+}  // namespace
+
+BelowAutograd::BelowAutograd()
+    : guard_(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+             DispatchKeySet(DispatchKey::AutocastCPU)) {}
+
+at::Tensor Delegation::in(const at::Tensor& tensor, bool written) {
+  if (!tensor.defined() || tensor.device().type() != kHologram) {
+    TORCH_CHECK(!tensor.defined() || (tensor.device().is_cpu() && tensor.dim() == 0),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                c10::Device(kHologram, device_ < 0 ? current_device() : device_), " and ",
+                tensor.device(), "!");
+    return tensor;
+  }
+  TORCH_CHECK(device_ < 0 || tensor.device().index() == device_,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              c10::Device(kHologram, device_), " and ", tensor.device(), "!");
+  device_ = tensor.device().index();
+  return frame_.argument(tensor, written);
+}
+
+std::optional<at::Tensor> Delegation::in(const std::optional<at::Tensor>& tensor) {
+  return tensor ? std::optional(in(*tensor)) : std::nullopt;
+}
+
+void note_delegated_kernel(const std::string& name) { delegated_kernels().insert(name); }
+
+OperatorDelegate::OperatorDelegate(const char* name, const char* overload)
+    : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)),
+      record_(new Record(op_)) {}  // lives as long as the process
+
+const std::string& OperatorDelegate::name() const { return record_->name; }
+
+void OperatorDelegate::call(torch::jit::Stack* stack) const {
+  BoxedCall(*record_, op_, stack).run(DispatchKeySet(DispatchKey::PrivateUse1));
+}
+
+void register_delegates() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& [cpu, ours] : delegated_keys) {
+    static std::vector<std::unique_ptr<torch::Library>> libraries;
+    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", ours,
+                                                         __FILE__, __LINE__));
+    auto& library = *libraries.back();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      if (name.getNamespace().value_or("") != "aten") {
+        continue;
+      }
+      const auto op = dispatcher.findOp(name);
+      if (!op || !op->hasSchema()) {
+        continue;
+      }
+      if (op->hasKernelForDispatchKey(ours)) {
+        if (ours == DispatchKey::PrivateUse1) {
+          const auto full = toString(name);
+          table().emplace_back(full, delegated_kernels().count(full) != 0 ? Served::delegated
+                                                                          : Served::native);
+        }
+        continue;
+      }
+      if (!op->hasKernelForDispatchKey(cpu)) {
+        continue;
+      }
+      library.impl(toString(name).c_str(),
+                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DelegateKernel>(*op)));
+      if (ours == DispatchKey::PrivateUse1) {
+        table().emplace_back(toString(name), Served::delegated);
+      }
+    }
+  }
+}
+
+std::vector<std::pair<std::string, Served>> operator_table() { return table(); }
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,80 @@
+// The delegate: an operator without a native kernel runs in torch's CPU kernel over the same memory.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "aten/alias.h"
+#include "aten/report.h"
+
+namespace hologram::aten {
+
+// Keeps autograd, autocast and views' bookkeeping out of the CPU kernels of a delegated call.
+class BelowAutograd {
+ public:
+  BelowAutograd();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+// For delegated calls written by hand: aliases arguments, keeps autograd out, counts the call.
+//
+//   Delegation call(counter);
+//   auto y = at::foo(call.in(x));
+//   return call.out(std::move(y));
+class Delegation {
+ public:
+  explicit Delegation(OpCounter& counter) { note_delegated(counter); }
+
+  at::Tensor in(const at::Tensor& tensor, bool written = false);
+  std::optional<at::Tensor> in(const std::optional<at::Tensor>& tensor);
+  at::Tensor out(at::Tensor cpu) { return frame_.result(std::move(cpu), device_); }
+  AliasFrame& frame() { return frame_; }
+
+ private:
+  AliasFrame frame_;
+  BelowAutograd below_;
+  c10::DeviceIndex device_ = -1;
+};
+
+// Registers a kernel that is composed of delegated calls, so that reports and tables say so.
+void note_delegated_kernel(const std::string& name);
+template <class Kernel>
+void impl_delegated(torch::Library& library, const char* name, Kernel kernel) {
+  note_delegated_kernel(std::string("aten::") + name);
+  library.impl(name, kernel);
+}
+
+// The boxed delegate of one operator, for a native kernel to hand over what it does not serve.
+class OperatorDelegate {
+ public:
+  OperatorDelegate(const char* name, const char* overload);
+  const std::string& name() const;
+
+  // Calls torch's CPU kernel with these arguments; returns the first result.
+  template <class... Args>
+  at::Tensor operator()(Args&&... args) const {
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(args));
+    (stack.emplace_back(std::forward<Args>(args)), ...);
+    call(&stack);
+    return std::move(stack.back()).toTensor();
+  }
+
+ private:
+  void call(torch::jit::Stack* stack) const;
+  c10::OperatorHandle op_;
+  const struct Record* record_;
+};
+
+// Registers the boxed delegate for every operator that has a CPU kernel but no kernel of ours, for
+// dense, sparse and quantized tensors. Called once, after the native kernels are registered.
+void register_delegates();
+
+// (overload, kind) for every operator registered for the device.
+std::vector<std::pair<std::string, Served>> operator_table();
+
+}  // namespace hologram::aten

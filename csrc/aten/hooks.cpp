@@ -1,0 +1,61 @@
+// The hooks torch's device-generic code calls: generators, pinned memory, storage resize.
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+#include "aten/block.h"
+#include "aten/generator.h"
+#include "aten/pinned.h"
+#include "aten/runtime.h"
+#include "atlas/device.h"
+#include "atlas/fork.h"
+
+namespace hologram::aten {
+namespace {
+
+struct HologramHooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return hologram::device_count() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override {
+    return is_initialized() && index >= 0 && index < hologram::device_count();
+  }
+  void init() const override { check_device(c10::DeviceIndex(-1)); }
+
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(hologram::device_count());
+  }
+  void setCurrentDevice(c10::DeviceIndex index) const override {
+    set_current_device(check_device(index));
+  }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return static_cast<c10::DeviceIndex>(exchange_current_device(check_device(index)));
+  }
+  // A negative index leaves the current device alone, as on CUDA.
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    return index < 0 ? c10::DeviceIndex(-1) : exchangeDevice(index);
+  }
+
+  bool isPinnedPtr(const void* data) const override { return is_pinned_pointer(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  // Host memory belongs to no device in particular; torch asks this for pointers it was told are
+  // the device's, so the current one is the answer.
+  c10::Device getDeviceFromPtr(void*) const override { return {kHologram, current_device()}; }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return default_generator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return make_generator(index);
+  }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
+    resize_storage(storage.unsafeGetStorageImpl(), nbytes);
+  }
+};
+
+const bool registered = [] {
+  at::RegisterPrivateUse1HooksInterface(new HologramHooks());
+  return true;
+}();
+
+}  // namespace
+}  // namespace hologram::aten

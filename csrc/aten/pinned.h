@@ -1,0 +1,12 @@
+// Page-locked host memory as torch names it. On the CPU backend any host memory is as good, so
+// pinned memory is ordinary memory whose addresses are remembered: is_pinned() tells the truth.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+namespace hologram::aten {
+
+c10::Allocator* pinned_allocator();
+bool is_pinned_pointer(const void* pointer);
+
+}  // namespace hologram::aten

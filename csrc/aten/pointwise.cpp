@@ -1,0 +1,402 @@
+// Native pointwise operators: the op table's rows as ATen kernels.
+//
+// The fast path serves contiguous operands of one dtype and size (or a scalar) with up to
+// kNativeElements elements, on one thread. Anything else - broadcasting, strides, type promotion,
+// errors - goes to torch's kernel through the delegate, which is also faster for large tensors
+// because it uses every thread.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "aten/block.h"
+#include "aten/compat.h"
+#include "aten/delegate.h"
+#include "aten/pointwise.h"
+#include "aten/runtime.h"
+#include "atlas/op_table.h"
+#include "cpu/fill.h"
+#include "cpu/pointwise.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+
+// Below about 32k elements a second thread costs more than it gains.
+constexpr int64_t kNativeElements = 32768;
+
+std::optional<DType> native_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return DType::f32;
+    case c10::ScalarType::Double:
+      return DType::f64;
+    case c10::ScalarType::Int:
+      return DType::i32;
+    case c10::ScalarType::Long:
+      return DType::i64;
+    default:
+      return std::nullopt;
+  }
+}
+
+constexpr c10::DispatchKeySet kSpecialKeys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                            c10::DispatchKey::ZeroTensor,
+                                            c10::DispatchKey::Quantized, c10::DispatchKey::Sparse,
+                                            c10::DispatchKey::SparseCsr});
+
+// A plain hologram tensor whose elements lie one after another.
+bool is_plain(const c10::TensorImpl* tensor) {
+  return tensor->device_type() == kHologram && !tensor->key_set().has_any(kSpecialKeys) &&
+         !has_names(tensor) && tensor->is_contiguous();
+}
+
+// In-place results may share memory with an operand only exactly.
+bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
+  return out->unsafe_storage().unsafeGetStorageImpl() ==
+             in->unsafe_storage().unsafeGetStorageImpl() &&
+         out->storage_offset() != in->storage_offset();
+}
+
+Tensor make_like(const c10::TensorImpl* tensor) {
+  auto out = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(static_cast<size_t>(tensor->numel()) * tensor->itemsize(),
+                   tensor->device().index()),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor->dtype());
+  out.unsafeGetTensorImpl()->set_sizes_contiguous(tensor->sizes());
+  return out;
+}
+
+// An operand that is one number for the whole loop, in the loop's dtype.
+struct LoopScalar {
+  alignas(8) char bytes[8];
+};
+
+// A 0-dim CPU tensor as a scalar of `dtype`, where torch's type promotion leaves `dtype` alone.
+std::optional<LoopScalar> loop_scalar(const Tensor& tensor, DType dtype) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->device().is_cpu() || impl->dim() != 0 || impl->key_set().has_any(kSpecialKeys)) {
+    return std::nullopt;
+  }
+  const auto type = tensor.scalar_type();
+  const bool floating = dtype == DType::f32 || dtype == DType::f64;
+  LoopScalar scalar;
+  const auto store = [&](auto value) {
+    switch (dtype) {
+      case DType::f32: {
+        const auto x = static_cast<float>(value);
+        std::memcpy(scalar.bytes, &x, sizeof(x));
+        return true;
+      }
+      case DType::f64: {
+        const auto x = static_cast<double>(value);
+        std::memcpy(scalar.bytes, &x, sizeof(x));
+        return true;
+      }
+      case DType::i32: {
+        const auto x = static_cast<int32_t>(value);
+        std::memcpy(scalar.bytes, &x, sizeof(x));
+        return true;
+      }
+      case DType::i64: {
+        const auto x = static_cast<int64_t>(value);
+        std::memcpy(scalar.bytes, &x, sizeof(x));
+        return true;
+      }
+      default:
+        return false;
+    }
+  };
+  bool stored = false;
+  if (type == c10::ScalarType::Double && floating) {
+    stored = store(*static_cast<const double*>(impl->data()));
+  } else if (type == c10::ScalarType::Float && floating) {
+    stored = store(*static_cast<const float*>(impl->data()));
+  } else if (type == c10::ScalarType::Long) {
+    stored = store(*static_cast<const int64_t*>(impl->data()));
+  }
+  return stored ? std::optional(scalar) : std::nullopt;
+}
+
+// Runs out = op(x, y) natively if the fast path applies. `out` is null for a functional call.
+bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, const Tensor* out,
+                 Tensor* fresh) {
+  const auto* a = x.unsafeGetTensorImpl();
+  const auto* b = y.unsafeGetTensorImpl();
+  if (!is_plain(a) || a->numel() > kNativeElements) {
+    return false;
+  }
+  const auto dtype = native_dtype(x.scalar_type());
+  if (!dtype || !op_info(op).supports(*dtype)) {
+    return false;
+  }
+  if (out != nullptr) {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!is_plain(o) || o->dtype() != a->dtype() || o->sizes() != a->sizes() ||
+        o->device() != a->device() || overlaps(o, a)) {
+      return false;
+    }
+  }
+  if (is_plain(b) && b->dtype() == a->dtype() && b->sizes() == a->sizes() &&
+      b->device() == a->device() &&
+      (out == nullptr || !overlaps(out->unsafeGetTensorImpl(), b))) {
+    const auto kernel = cpu::binary(op, *dtype);
+    if (out == nullptr) {
+      *fresh = make_like(a);
+    }
+    auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
+    note_native(counter);
+    kernel(a->data(), b->data(), o->mutable_data(), static_cast<size_t>(a->numel()));
+    return true;
+  }
+  // A 0-dim left operand would take part in type promotion on equal terms.
+  if (a->dim() == 0) {
+    return false;
+  }
+  if (const auto scalar = loop_scalar(y, *dtype)) {
+    const auto kernel = cpu::binary_scalar(op, *dtype);
+    if (out == nullptr) {
+      *fresh = make_like(a);
+    }
+    auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
+    note_native(counter);
+    kernel(a->data(), scalar->bytes, o->mutable_data(), static_cast<size_t>(a->numel()));
+    return true;
+  }
+  return false;
+}
+
+bool unary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor* out, Tensor* fresh) {
+  const auto* a = x.unsafeGetTensorImpl();
+  if (!is_plain(a) || a->numel() > kNativeElements) {
+    return false;
+  }
+  const auto dtype = native_dtype(x.scalar_type());
+  if (!dtype || !op_info(op).supports(*dtype)) {
+    return false;
+  }
+  if (out != nullptr) {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!is_plain(o) || o->dtype() != a->dtype() || o->sizes() != a->sizes() ||
+        o->device() != a->device() || overlaps(o, a)) {
+      return false;
+    }
+  } else {
+    *fresh = make_like(a);
+  }
+  auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
+  note_native(counter);
+  cpu::unary(op, *dtype)(a->data(), o->mutable_data(), static_cast<size_t>(a->numel()));
+  return true;
+}
+
+// An operator's counter and its delegate for whatever the fast path declines.
+struct Service {
+  Service(const char* name, const char* overload)
+      : delegate(name, overload), counter(op_counter(delegate.name())) {}
+  OperatorDelegate delegate;
+  OpCounter& counter;
+};
+
+enum class Form : uint8_t { functional, inplace, out };
+
+// Set when the overload is registered, below.
+template <Op op, Form form>
+Service* served = nullptr;
+
+bool is_one(const at::Scalar& alpha) {
+  return alpha.isIntegral(true) ? alpha.toLong() == 1
+                                : alpha.isFloatingPoint() && alpha.toDouble() == 1.0;
+}
+
+template <Op op>
+struct Unary {
+  static Tensor functional(const Tensor& self) {
+    auto& here = *served<op, Form::functional>;
+    Tensor fresh;
+    return unary_fast(op, here.counter, self, nullptr, &fresh) ? fresh : here.delegate(self);
+  }
+  static Tensor& inplace(Tensor& self) {
+    auto& here = *served<op, Form::inplace>;
+    if (!unary_fast(op, here.counter, self, &self, nullptr)) {
+      here.delegate(self);
+    }
+    return self;
+  }
+  static Tensor& out(const Tensor& self, Tensor& out) {
+    auto& here = *served<op, Form::out>;
+    if (!unary_fast(op, here.counter, self, &out, nullptr)) {
+      here.delegate(self, out);
+    }
+    return out;
+  }
+};
+
+// `Alpha` is empty or one Scalar (add and sub scale their second operand).
+template <Op op, class... Alpha>
+struct Binary {
+  static Tensor functional(const Tensor& self, const Tensor& other, const Alpha&... alpha) {
+    auto& here = *served<op, Form::functional>;
+    Tensor fresh;
+    return (is_one(alpha) && ...) && binary_fast(op, here.counter, self, other, nullptr, &fresh)
+               ? fresh
+               : here.delegate(self, other, alpha...);
+  }
+  static Tensor& inplace(Tensor& self, const Tensor& other, const Alpha&... alpha) {
+    auto& here = *served<op, Form::inplace>;
+    if (!((is_one(alpha) && ...) &&
+          binary_fast(op, here.counter, self, other, &self, nullptr))) {
+      here.delegate(self, other, alpha...);
+    }
+    return self;
+  }
+  static Tensor& out(const Tensor& self, const Tensor& other, const Alpha&... alpha,
+                     Tensor& out) {
+    auto& here = *served<op, Form::out>;
+    if (!((is_one(alpha) && ...) && binary_fast(op, here.counter, self, other, &out, nullptr))) {
+      here.delegate(self, other, alpha..., out);
+    }
+    return out;
+  }
+};
+
+// The form of an overload that a row of `arity` tensors serves, from its schema.
+std::optional<std::pair<Form, bool>> form_of(const c10::FunctionSchema& schema, int arity) {
+  int inputs = 0;
+  bool alpha = false;
+  auto form = Form::functional;
+  for (const auto& argument : schema.arguments()) {
+    const auto kind = argument.real_type()->kind();
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    if (argument.is_out()) {
+      form = Form::out;
+    } else if (kind == c10::TypeKind::TensorType) {
+      ++inputs;
+      form = written ? Form::inplace : form;
+    } else if (argument.name() == "alpha" && !alpha) {
+      alpha = true;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return inputs == arity ? std::optional(std::pair(form, alpha)) : std::nullopt;
+}
+
+template <Op op, class Kernels>
+void register_form(torch::Library& library, const c10::OperatorName& name, Form form) {
+  const auto full = toString(name);
+  const auto make = [&] { return new Service(name.name.c_str(), name.overload_name.c_str()); };
+  switch (form) {
+    case Form::functional:
+      served<op, Form::functional> = make();
+      library.impl(full.c_str(), &Kernels::functional);
+      return;
+    case Form::inplace:
+      served<op, Form::inplace> = make();
+      library.impl(full.c_str(), &Kernels::inplace);
+      return;
+    case Form::out:
+      served<op, Form::out> = make();
+      library.impl(full.c_str(), &Kernels::out);
+      return;
+  }
+}
+
+// Registers every ATen overload that the row of `op` serves: those named like the row, with the
+// row's operands, that torch's CPU implements as one kernel.
+template <Op op, int arity>
+void register_row(torch::Library& library, const std::string& row) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name != "aten::" + row && name.name != "aten::" + row + "_") {
+      continue;
+    }
+    const auto handle = dispatcher.findOp(name);
+    if (!handle || !handle->hasSchema()) {
+      continue;
+    }
+    const auto form = form_of(handle->schema(), arity);
+    // A composite operator has its gradient from its parts: leave it whole.
+    if (!form || !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      continue;
+    }
+    if constexpr (arity == 1) {
+      register_form<op, Unary<op>>(library, name, form->first);
+    } else if (form->second) {
+      register_form<op, Binary<op, at::Scalar>>(library, name, form->first);
+    } else {
+      register_form<op, Binary<op>>(library, name, form->first);
+    }
+  }
+}
+
+// The bytes of a scalar of this dtype, where fill's fast path has it.
+std::optional<LoopScalar> fill_scalar(const at::Scalar& value, c10::ScalarType type) {
+  LoopScalar scalar;
+  const auto store = [&](auto x) {
+    std::memcpy(scalar.bytes, &x, sizeof(x));
+    return scalar;
+  };
+  if (value.isComplex()) {
+    return std::nullopt;
+  }
+  switch (type) {
+    case c10::ScalarType::Float:
+      return store(value.to<float>());
+    case c10::ScalarType::Double:
+      return store(value.to<double>());
+    case c10::ScalarType::Int:
+      return value.isIntegral(true) ? std::optional(store(value.to<int32_t>())) : std::nullopt;
+    case c10::ScalarType::Long:
+      return value.isIntegral(true) ? std::optional(store(value.to<int64_t>())) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool fill_fast(OpCounter& counter, Tensor& self, const at::Scalar& value) {
+  auto* impl = self.unsafeGetTensorImpl();
+  if (!is_plain(impl) || impl->numel() > kNativeElements) {
+    return false;
+  }
+  const auto scalar = fill_scalar(value, self.scalar_type());
+  if (!scalar) {
+    return false;
+  }
+  note_native(counter);
+  cpu::fill(impl->mutable_data(), scalar->bytes, impl->itemsize(),
+            static_cast<size_t>(impl->numel()));
+  return true;
+}
+
+Tensor& fill_(Tensor& self, const at::Scalar& value) {
+  static Service here("aten::fill_", "Scalar");
+  if (!fill_fast(here.counter, self, value)) {
+    here.delegate(self, value);
+  }
+  return self;
+}
+
+Tensor& zero_(Tensor& self) {
+  static Service here("aten::zero_", "");
+  if (!fill_fast(here.counter, self, at::Scalar(0))) {
+    here.delegate(self);
+  }
+  return self;
+}
+
+}  // namespace
+
+void register_pointwise() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
+  register_row<Op::name, arity>(*library, #name);
+  HOLOGRAM_POINTWISE_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+  library->impl("fill_.Scalar", &fill_);
+  library->impl("zero_", &zero_);
+}
+
+}  // namespace hologram::aten

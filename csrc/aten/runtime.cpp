@@ -1,0 +1,116 @@
+#include "aten/runtime.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+
+#include "aten/block.h"
+#include "aten/compat.h"
+#include "atlas/device.h"
+#include "atlas/error.h"
+#include "atlas/fork.h"
+
+namespace hologram::aten {
+namespace {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+
+void fill(StatArray& to, const Counter& from) {
+  // Everything is one pool to torch; its large/small split is CUDA's.
+  auto& stat = to[static_cast<size_t>(StatType::AGGREGATE)];
+  stat.current = from.current;
+  stat.peak = from.peak;
+  stat.allocated = from.allocated;
+  stat.freed = from.freed;
+}
+
+struct HologramAllocator final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t nbytes) override {
+    return allocate_block(nbytes, check_device(c10::DeviceIndex(-1)));
+  }
+  // The context of a DataPtr is a Block, not its data, so raw allocation is not offered.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    std::memcpy(dest, src, count);
+  }
+
+  bool initialized() override { return is_initialized(); }
+  void emptyCache(c10::MempoolId_t) override {
+    for (int index = 0; index < device_count(); ++index) {
+      device(index).memory().trim();
+    }
+  }
+  // Execution is in program order on the host: memory freed after a use was issued is free.
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+
+  DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    const auto stats = device_memory(check_device(index)).stats();
+    DeviceStats out;
+    fill(out.allocation, stats.allocation);
+    fill(out.segment, stats.segment);
+    fill(out.active, stats.active);
+    fill(out.allocated_bytes, stats.allocated_bytes);
+    fill(out.reserved_bytes, stats.reserved_bytes);
+    fill(out.active_bytes, stats.allocated_bytes);
+    fill(out.requested_bytes, stats.requested_bytes);
+    out.num_alloc_retries = stats.num_alloc_retries;
+    out.num_ooms = stats.num_ooms;
+    out.num_device_alloc = stats.num_device_alloc;
+    out.num_device_free = stats.num_device_free;
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    device_memory(check_device(index)).reset_accumulated();
+  }
+  void resetPeakStats(c10::DeviceIndex index) override {
+    device_memory(check_device(index)).reset_peak();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    return device_memory(check_device(index)).info();
+  }
+};
+
+HologramAllocator& allocator() {
+  static auto* allocator = new HologramAllocator();  // outlives every storage
+  return *allocator;
+}
+
+}  // namespace
+
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator())
+
+MemoryPool& device_memory(c10::DeviceIndex index) { return device(index).memory(); }
+
+c10::Allocator* device_allocator() { return &allocator(); }
+
+c10::DeviceIndex current_device() {
+  return static_cast<c10::DeviceIndex>(hologram::current_device());
+}
+
+c10::DeviceIndex check_device(c10::DeviceIndex index) {
+  TORCH_CHECK(!in_forked_child(),
+              "Cannot re-initialize hologram in forked subprocess. To use hologram with "
+              "multiprocessing, you must use the 'spawn' start method");
+  if (C10_UNLIKELY(!is_initialized())) {
+    mark_initialized();
+  }
+  if (index < 0) {
+    return current_device();
+  }
+  if (C10_UNLIKELY(index >= device_count())) {
+    TORCH_CHECK(false, "hologram device index ", static_cast<int>(index), " is out of range: ",
+                device_count(), " device(s) available");
+  }
+  return index;
+}
+
+c10::DeviceIndex check_device(std::optional<c10::Device> device) {
+  TORCH_CHECK(!device || device->type() == kHologram, "Expected a hologram device, got ", *device);
+  return check_device(device ? device->index() : c10::DeviceIndex(-1));
+}
+
+}  // namespace hologram::aten

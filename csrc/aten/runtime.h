@@ -1,0 +1,27 @@
+// What the files of csrc/aten share about the device: validation, errors, the allocator.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include "atlas/memory.h"
+
+namespace hologram::aten {
+
+constexpr auto kHologram = c10::DeviceType::PrivateUse1;
+
+// The memory pool of a device; no check of the index (storages hold valid ones), never throws for
+// an index that exists.
+MemoryPool& device_memory(c10::DeviceIndex device);
+
+// The allocator registered for the device type.
+c10::Allocator* device_allocator();
+
+// Marks the device as in use: throws in a forked child, c10::Error (RuntimeError) naming the count
+// for an index that does not exist. A negative index or none means the current device.
+c10::DeviceIndex check_device(c10::DeviceIndex index);
+c10::DeviceIndex check_device(std::optional<c10::Device> device);
+
+c10::DeviceIndex current_device();
+
+}  // namespace hologram::aten

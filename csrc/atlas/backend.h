@@ -1,0 +1,46 @@
+// What a kind of hardware provides to the core: memory segments and facts about the device.
+//
+// The core depends on this interface only; a backend folder (csrc/cpu, ...) implements it and
+// defines the factory declared at the end of this file.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace hologram {
+
+struct DeviceProperties {
+  std::string name;         // marketing name of the processor
+  std::string backend;      // "cpu"
+  size_t total_memory = 0;  // bytes this device may use
+  int multi_processor_count = 0;
+  std::string isa;           // "avx512", "avx2", "baseline" or "neon"
+  size_t l2_cache_size = 0;  // bytes per core, 0 when unknown
+  int major = 0, minor = 0;  // capability; (0, 0) where the hardware has no such number
+};
+
+// Every segment starts at a multiple of this, so that a pointer finds its segment by its high bits.
+inline constexpr size_t kSegmentAlignment = size_t{1} << 20;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const DeviceProperties& properties() const noexcept = 0;
+
+  // `bytes` bytes aligned to kSegmentAlignment (to 2 MiB from 2 MiB on), or nullptr when the system
+  // has no more. The contents are unspecified. Thread-safe.
+  virtual void* allocate_segment(size_t bytes) noexcept = 0;
+
+  // Gives back a segment with the size it was asked with. Thread-safe.
+  virtual void free_segment(void* data, size_t bytes) noexcept = 0;
+
+  // Bytes the system could hand out now without pushing other processes out. Moves constantly.
+  virtual size_t available_memory() const noexcept = 0;
+};
+
+// The CPU as `count` equal devices: device `ordinal` of them gets 1/count of the cores and memory.
+std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count);
+
+}  // namespace hologram

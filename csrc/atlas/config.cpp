@@ -1,0 +1,114 @@
+#include "atlas/config.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+
+namespace hologram {
+namespace {
+
+constexpr int kMaxCpuDevices = 64;
+
+std::string_view strip(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// All of `text` as a number, or nothing.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "512M" -> 512 * 2^20. Zero, overflow and anything else: nothing.
+std::optional<size_t> parse_bytes(std::string_view text) {
+  static constexpr std::string_view kSuffixes = "KMGT";
+  int shift = 0;
+  if (!text.empty()) {
+    const char upper = static_cast<char>(text.back() & ~0x20);
+    if (const size_t unit = kSuffixes.find(upper); unit != std::string_view::npos) {
+      shift = 10 * (static_cast<int>(unit) + 1);
+      text.remove_suffix(1);
+    }
+  }
+  const std::optional<size_t> number = parse_number<size_t>(text);
+  if (!number || *number == 0 || *number > (std::numeric_limits<size_t>::max() >> shift)) {
+    return std::nullopt;
+  }
+  return *number << shift;
+}
+
+std::string quoted(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+void complain(Config& config, const std::string& what) {
+  if (!config.error.empty()) config.error += "; ";
+  config.error += what;
+}
+
+}  // namespace
+
+Config parse_config(std::string_view backends, std::string_view cpu_devices,
+                    std::string_view memory_limit) {
+  Config config;
+
+  int cpu_count = 1;
+  if (cpu_devices = strip(cpu_devices); !cpu_devices.empty()) {
+    const std::optional<int> count = parse_number<int>(cpu_devices);
+    if (count && *count >= 1 && *count <= kMaxCpuDevices) {
+      cpu_count = *count;
+    } else {
+      complain(config, "HOLOGRAM_CPU_DEVICES must be a number from 1 to " +
+                           std::to_string(kMaxCpuDevices) + ", not " + quoted(cpu_devices));
+    }
+  }
+
+  if (memory_limit = strip(memory_limit); !memory_limit.empty()) {
+    if (const std::optional<size_t> bytes = parse_bytes(memory_limit)) {
+      config.memory_limit = *bytes;
+    } else {
+      complain(
+          config,
+          "HOLOGRAM_MEMORY_LIMIT must be a positive number of bytes with an optional suffix K, "
+          "M, G or T, not " +
+              quoted(memory_limit));
+    }
+  }
+
+  if (backends = strip(backends); backends.empty()) backends = "cpu";
+  while (true) {
+    const size_t comma = backends.find(',');
+    const std::string_view name = strip(backends.substr(0, comma));
+    if (name != "cpu") {
+      complain(config, "HOLOGRAM_BACKENDS names " + quoted(name) +
+                           ", which this build does not have (available: cpu)");
+    } else if (!config.devices.empty()) {
+      complain(config, "HOLOGRAM_BACKENDS names 'cpu' twice");
+    } else {
+      for (int i = 0; i < cpu_count; ++i) config.devices.push_back({"cpu", i, cpu_count});
+    }
+    if (comma == std::string_view::npos) break;
+    backends.remove_prefix(comma + 1);
+  }
+  return config;
+}
+
+const Config& config() {
+  static const Config& instance = *new Config([] {
+    const auto variable = [](const char* name) -> std::string_view {
+      const char* value = std::getenv(name);
+      return value != nullptr ? value : "";
+    };
+    return parse_config(variable("HOLOGRAM_BACKENDS"), variable("HOLOGRAM_CPU_DEVICES"),
+                        variable("HOLOGRAM_MEMORY_LIMIT"));
+  }());
+  return instance;
+}
+
+}  // namespace hologram

@@ -1,0 +1,91 @@
+#include "atlas/device.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "atlas/config.h"
+
+namespace hologram {
+namespace {
+
+constinit std::array<std::atomic<Device*>, kMaxDevices> devices{};
+constinit std::mutex making;  // held while a device is being made
+
+constinit thread_local int current_index = 0;
+
+Device& make_device(int index) {
+  const std::lock_guard guard(making);
+  if (Device* made = device_if_used(index)) return *made;
+  const DeviceSlot& slot = config().devices[static_cast<size_t>(index)];
+  std::unique_ptr<Backend> backend = make_cpu_backend(slot.ordinal, slot.count);
+  const size_t limit =
+      config().memory_limit != 0 ? config().memory_limit : backend->properties().total_memory;
+  Device* made = new Device(index, std::move(backend), limit);
+  devices[static_cast<size_t>(index)].store(made, std::memory_order_release);
+  return *made;
+}
+
+}  // namespace
+
+Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
+    : index_(index), backend_(std::move(backend)), memory_(*backend_, memory_limit) {}
+
+void Device::synchronize() {
+  // The CPU backend has done everything when the call that queued it returns.
+}
+
+int device_count() noexcept {
+  return static_cast<int>(config().devices.size());
+}
+
+void check_device_index(int index) {
+  if (!config().error.empty()) throw Error(config().error);
+  if (index < 0 || index >= device_count()) {
+    throw InvalidDevice("hologram device index " + std::to_string(index) + " is out of range: " +
+                        std::to_string(device_count()) + " device(s) available");
+  }
+}
+
+Device* device_if_used(int index) noexcept {
+  if (index < 0 || index >= kMaxDevices) return nullptr;
+  return devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
+}
+
+Device& device(int index) {
+  if (Device* made = device_if_used(index)) return *made;
+  check_device_index(index);
+  return make_device(index);
+}
+
+int current_device() noexcept {
+  return current_index;
+}
+
+void set_current_device(int index) {
+  check_device_index(index);
+  current_index = index;
+}
+
+int exchange_current_device(int index) {
+  const int before = current_index;
+  set_current_device(index);
+  return before;
+}
+
+void lock_devices_for_fork() noexcept {
+  making.lock();
+  for (auto& slot : devices) {
+    if (Device* made = slot.load(std::memory_order_acquire)) made->memory().lock_for_fork();
+  }
+}
+
+void unlock_devices_after_fork() noexcept {
+  for (auto& slot : devices) {
+    if (Device* made = slot.load(std::memory_order_acquire)) made->memory().unlock_after_fork();
+  }
+  making.unlock();
+}
+
+}  // namespace hologram

@@ -1,0 +1,65 @@
+// The devices of this process: hologram:0 .. n-1.
+//
+// Environment, read once: HOLOGRAM_BACKENDS (comma-separated backend names in priority order,
+// default "cpu"), HOLOGRAM_CPU_DEVICES (1..64, default 1: as how many devices the CPU appears),
+// HOLOGRAM_MEMORY_LIMIT (bytes per device, suffix K, M, G or T, default: the device's total
+// memory). A wrong value raises at the first use of a device, never at the count.
+#pragma once
+
+#include "atlas/backend.h"
+#include "atlas/error.h"
+#include "atlas/memory.h"
+#include "atlas/stream.h"
+
+namespace hologram {
+
+inline constexpr int kMaxDevices = 128;
+
+// One device. Made at its first use and leaked on purpose: a tensor freed by a static destructor
+// must still find its pool.
+class Device {
+ public:
+  int index() const noexcept { return index_; }
+  const DeviceProperties& properties() const noexcept { return backend_->properties(); }
+  MemoryPool& memory() noexcept { return memory_; }
+  Backend& backend() noexcept { return *backend_; }
+  StreamTable& streams() noexcept { return streams_; }
+
+  // Returns when all work queued on any stream of the device is done.
+  void synchronize();
+
+  Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit);
+  ~Device() = delete;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+ private:
+  int index_;
+  std::unique_ptr<Backend> backend_;
+  MemoryPool memory_;
+  StreamTable streams_;
+};
+
+// Number of devices; 0 when HOLOGRAM_BACKENDS names none that this build has.
+int device_count() noexcept;
+
+// Throws InvalidDevice for an index outside 0..device_count()-1, Error for a wrong environment
+// variable.
+Device& device(int index);
+
+// Throws what device() throws, without making the device.
+void check_device_index(int index);
+
+// The device if it has been used already, else nullptr.
+Device* device_if_used(int index) noexcept;
+
+// The calling thread's current device, 0 until set. The setters throw what device() throws.
+int current_device() noexcept;
+void set_current_device(int index);
+int exchange_current_device(int index);  // returns the index before
+
+// Used by the fork guard only: takes and releases the locks of every device in order.
+void lock_devices_for_fork() noexcept;
+void unlock_devices_after_fork() noexcept;
+
+}  // namespace hologram

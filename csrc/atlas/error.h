@@ -1,0 +1,32 @@
+// Exceptions thrown by the torch-free core. csrc/aten translates them at the torch boundary.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace hologram {
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A device index that does not name an available device.
+struct InvalidDevice : Error {
+  using Error::Error;
+};
+
+// A request that does not fit, even after the cache has been given back. All sizes in bytes.
+struct OutOfMemory : Error {
+  OutOfMemory(size_t requested, size_t allocated, size_t reserved, size_t limit);
+
+  size_t requested;  // size of the request that failed
+  size_t allocated;  // held by the user (foreign memory included) when it failed
+  size_t reserved;   // held from the system (foreign memory included) when it failed
+  size_t limit;      // most the device may reserve
+};
+
+// "20.00 MiB (20971520 bytes)"
+std::string readable_bytes(size_t bytes);
+
+}  // namespace hologram

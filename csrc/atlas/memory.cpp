@@ -1,0 +1,448 @@
+#include "atlas/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "atlas/error.h"
+
+namespace hologram {
+namespace {
+
+constexpr size_t kSmallSegment = kSegmentAlignment;
+constexpr size_t kLargestSmall = kSmallSegment / 2;
+constexpr size_t kLargestRequest = size_t{1} << 46;
+constexpr int kClassCount = 4 + (46 - 8) * 4;
+
+// From this size on the system is asked for its free memory before a new segment is made: the
+// question (about 30 us) is cheap against the page faults, and the cache is given back before
+// others are pushed out.
+constexpr size_t kPressureCheck = size_t{32} << 20;
+
+// Class of a request of 1..kLargestRequest bytes. With 2^k < nbytes <= 2^(k+1), k >= 8, the
+// capacities are (5, 6, 7, 8) * 2^(k-2); up to 256 bytes they are 64, 128, 192, 256.
+int class_of(size_t nbytes) {
+  if (nbytes <= 256) return static_cast<int>((nbytes + 63) / 64) - 1;
+  const int k = std::bit_width(nbytes - 1) - 1;
+  return 4 + (k - 8) * 4 + static_cast<int>((nbytes - 1) >> (k - 2) & 3);
+}
+
+size_t capacity_of(int class_index) {
+  if (class_index < 4) return static_cast<size_t>(class_index + 1) * 64;
+  const int k = 8 + (class_index - 4) / 4;
+  return static_cast<size_t>(5 + class_index % 4) << (k - 2);
+}
+
+[[noreturn]] void die(const char* what, const void* pointer) noexcept {
+  std::fprintf(stderr, "hologram: %s: %p\n", what, pointer);
+  std::abort();
+}
+
+}  // namespace
+
+// A range of memory from the backend, cut into blocks of one class.
+struct MemoryPool::Segment {
+  char* base;
+  size_t bytes;
+  SizeClass* size_class;
+  size_t live = 0;    // blocks held by the user
+  size_t carved = 0;  // blocks handed out at least once; the rest has never been touched
+  // Bytes requested of each block, 0 when it is free. A block at `offset` has the entry
+  // offset >> shift: blocks are at least 2^shift bytes apart, so entries are distinct.
+  std::unique_ptr<size_t[]> requested;
+  Segment* next = nullptr;
+  Segment* previous = nullptr;
+};
+
+struct MemoryPool::FreeBlock {
+  char* data;
+  Segment* segment;
+};
+
+struct MemoryPool::SizeClass {
+  size_t capacity = 0;  // bytes of a block
+  size_t segment_bytes = 0;
+  size_t blocks_per_segment = 0;
+  int shift = 0;
+  size_t blocks = 0;            // in all segments of the class
+  std::vector<FreeBlock> free;  // a stack with room for every block, so that a free never allocates
+  Segment* carving = nullptr;   // segment whose tail has not been handed out yet
+};
+
+// Which segment covers an address: a two-level table over the 1 MiB units of a 48-bit address
+// space. No unit is covered by two segments, since each starts at a multiple of the unit.
+class MemoryPool::SegmentMap {
+ public:
+  ~SegmentMap() {
+    for (auto& entry : root_) delete entry.load();
+  }
+
+  Segment* find(const void* pointer) const noexcept {
+    const size_t unit = unit_of(pointer);
+    if (unit >> (2 * kBits) != 0) return nullptr;
+    const Leaf* leaf = root_[unit >> kBits].load(std::memory_order_acquire);
+    return leaf != nullptr ? leaf->entries[unit & kMask] : nullptr;
+  }
+
+  // Makes the table cover [base, base + bytes), so that set() cannot fail. Throws std::bad_alloc.
+  // Callers hold growth_.
+  void prepare(const void* base, size_t bytes) {
+    for (size_t i = unit_of(base) >> kBits; i <= last_unit(base, bytes) >> kBits; ++i) {
+      if (root_.at(i).load(std::memory_order_relaxed) == nullptr) {
+        root_[i].store(new Leaf(), std::memory_order_release);
+      }
+    }
+  }
+
+  // Callers hold lock_.
+  void set(const void* base, size_t bytes, Segment* segment) noexcept {
+    for (size_t unit = unit_of(base); unit <= last_unit(base, bytes); ++unit) {
+      root_[unit >> kBits].load(std::memory_order_relaxed)->entries[unit & kMask] = segment;
+    }
+  }
+
+ private:
+  static constexpr int kBits = 14;
+  static constexpr size_t kMask = (size_t{1} << kBits) - 1;
+  struct Leaf {
+    std::array<Segment*, kMask + 1> entries{};
+  };
+
+  static size_t unit_of(const void* pointer) noexcept {
+    return reinterpret_cast<uintptr_t>(pointer) / kSegmentAlignment;
+  }
+  static size_t last_unit(const void* base, size_t bytes) noexcept {
+    return (reinterpret_cast<uintptr_t>(base) + bytes - 1) / kSegmentAlignment;
+  }
+
+  std::array<std::atomic<Leaf*>, kMask + 1> root_{};
+};
+
+MemoryPool::MemoryPool(Backend& backend, size_t limit)
+    : backend_(backend),
+      limit_(limit),
+      classes_(std::make_unique<SizeClass[]>(kClassCount)),
+      map_(std::make_unique<SegmentMap>()) {
+  for (int i = 0; i < kClassCount; ++i) {
+    SizeClass& cls = classes_[static_cast<size_t>(i)];
+    cls.capacity = capacity_of(i);
+    if (cls.capacity <= kLargestSmall) {
+      cls.segment_bytes = kSmallSegment;
+      cls.blocks_per_segment = kSmallSegment / cls.capacity;
+      cls.shift = std::bit_width(cls.capacity) - 1;
+    } else {
+      cls.segment_bytes = cls.capacity;
+      cls.blocks_per_segment = 1;
+      cls.shift = 63;  // the only block has entry 0
+    }
+  }
+}
+
+MemoryPool::~MemoryPool() {
+  while (Segment* segment = segments_) {
+    segments_ = segment->next;
+    backend_.free_segment(segment->base, segment->bytes);
+    delete segment;
+  }
+}
+
+size_t MemoryPool::round_size(size_t nbytes) noexcept {
+  if (nbytes == 0) return 0;
+  return nbytes > kLargestRequest ? nbytes : capacity_of(class_of(nbytes));
+}
+
+Allocation MemoryPool::allocate(size_t nbytes) {
+  if (nbytes == 0) return {};
+  if (nbytes <= kLargestRequest) {
+    SizeClass& cls = classes_[static_cast<size_t>(class_of(nbytes))];
+    Allocation block;
+    {
+      const std::lock_guard guard(lock_);
+      if (take(cls, nbytes, block)) return block;
+    }
+    if (grow(cls, nbytes, block)) return block;
+  }
+  size_t allocated, reserved, limit;
+  {
+    const std::lock_guard guard(lock_);
+    ++num_ooms_;
+    const int64_t foreign = foreign_bytes_.current;
+    allocated = static_cast<size_t>(allocated_bytes_.current + foreign);
+    reserved = static_cast<size_t>(reserved_bytes_.current + foreign);
+    limit = limit_;
+  }
+  throw OutOfMemory(nbytes, allocated, reserved, limit);
+}
+
+// Hands out a block of the class if it has one. Callers hold lock_.
+bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept {
+  FreeBlock found;
+  if (!cls.free.empty()) {
+    found = cls.free.back();
+    cls.free.pop_back();
+  } else if (Segment* segment = cls.carving) {
+    found = {segment->base + segment->carved * cls.capacity, segment};
+    if (++segment->carved == cls.blocks_per_segment) cls.carving = nullptr;
+  } else {
+    return false;
+  }
+  Segment& segment = *found.segment;
+  ++segment.live;
+  segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
+  allocation_.add(1);
+  allocated_bytes_.add(static_cast<int64_t>(cls.capacity));
+  requested_bytes_.add(static_cast<int64_t>(nbytes));
+  block = {found.data, cls.capacity};
+  return true;
+}
+
+void MemoryPool::deallocate(Allocation block) noexcept {
+  if (block.data == nullptr) return;
+  char* data = static_cast<char*>(block.data);
+  const std::lock_guard guard(lock_);
+  Segment* segment = map_->find(data);
+  if (segment == nullptr) die("freed a pointer that is not of this pool", data);
+  SizeClass& cls = *segment->size_class;
+  size_t& requested = segment->requested[static_cast<size_t>(data - segment->base) >> cls.shift];
+  if (requested == 0) die("freed a block twice", data);
+  allocation_.subtract(1);
+  allocated_bytes_.subtract(static_cast<int64_t>(cls.capacity));
+  requested_bytes_.subtract(static_cast<int64_t>(requested));
+  requested = 0;
+  --segment->live;
+  cls.free.push_back({data, segment});
+}
+
+// The slow path of allocate(): false when neither the system nor the cache can serve the request.
+bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
+  const std::lock_guard growing(growth_);
+  if (cls.segment_bytes >= kPressureCheck && backend_.available_memory() < cls.segment_bytes) {
+    trim_while_growing();
+  }
+  for (bool retried = false;; retried = true) {
+    {
+      // Another thread may have grown the class or freed a block in the meantime.
+      const std::lock_guard guard(lock_);
+      if (take(cls, nbytes, block)) return true;
+    }
+    if (add_segment(cls)) continue;
+    if (retried) return false;
+    {
+      const std::lock_guard guard(lock_);
+      ++num_alloc_retries_;
+    }
+    trim_while_growing();
+  }
+}
+
+// Gives the class a new segment; false when it does not fit. Callers hold growth_.
+bool MemoryPool::add_segment(SizeClass& cls) {
+  {
+    const std::lock_guard guard(lock_);
+    const int64_t held = std::max<int64_t>(reserved_bytes_.current + foreign_bytes_.current, 0);
+    const size_t used = static_cast<size_t>(held);
+    if (used > limit_ || cls.segment_bytes > limit_ - used) return false;
+  }
+  auto segment = std::make_unique<Segment>();
+  const size_t entries = cls.blocks_per_segment == 1 ? 1 : cls.segment_bytes >> cls.shift;
+  segment->requested = std::make_unique<size_t[]>(entries);
+  segment->bytes = cls.segment_bytes;
+  segment->size_class = &cls;
+  std::vector<FreeBlock> free;  // allocated before the lock is taken
+  free.reserve(cls.blocks + cls.blocks_per_segment);
+
+  segment->base = static_cast<char*>(backend_.allocate_segment(cls.segment_bytes));
+  if (segment->base == nullptr) return false;
+  try {
+    map_->prepare(segment->base, segment->bytes);
+  } catch (...) {
+    backend_.free_segment(segment->base, segment->bytes);
+    throw;
+  }
+
+  const std::lock_guard guard(lock_);
+  free.assign(cls.free.begin(), cls.free.end());
+  cls.free.swap(free);
+  cls.blocks += cls.blocks_per_segment;
+  cls.carving = segment.get();
+  map_->set(segment->base, segment->bytes, segment.get());
+  segment->next = segments_;
+  if (segments_ != nullptr) segments_->previous = segment.get();
+  segments_ = segment.release();
+  segment_.add(1);
+  reserved_bytes_.add(static_cast<int64_t>(cls.segment_bytes));
+  ++num_device_alloc_;
+  return true;
+}
+
+void MemoryPool::trim() noexcept {
+  const std::lock_guard growing(growth_);
+  trim_while_growing();
+}
+
+// Callers hold growth_.
+void MemoryPool::trim_while_growing() noexcept {
+  Segment* idle = nullptr;  // singly linked by `next`
+  {
+    const std::lock_guard guard(lock_);
+    for (int i = 0; i < kClassCount; ++i) {
+      SizeClass& cls = classes_[static_cast<size_t>(i)];
+      std::erase_if(cls.free, [](const FreeBlock& block) { return block.segment->live == 0; });
+      if (cls.carving != nullptr && cls.carving->live == 0) cls.carving = nullptr;
+    }
+    for (Segment *segment = segments_, *next; segment != nullptr; segment = next) {
+      next = segment->next;
+      if (segment->live != 0) continue;
+      (segment->previous != nullptr ? segment->previous->next : segments_) = next;
+      if (next != nullptr) next->previous = segment->previous;
+      segment->size_class->blocks -= segment->size_class->blocks_per_segment;
+      map_->set(segment->base, segment->bytes, nullptr);
+      segment_.subtract(1);
+      reserved_bytes_.subtract(static_cast<int64_t>(segment->bytes));
+      ++num_device_free_;
+      segment->next = idle;
+      idle = segment;
+    }
+  }
+  while (Segment* segment = idle) {
+    idle = segment->next;
+    backend_.free_segment(segment->base, segment->bytes);
+    delete segment;
+  }
+}
+
+void MemoryPool::note_foreign(ptrdiff_t bytes) noexcept {
+  const std::lock_guard guard(lock_);
+  if (bytes >= 0) {
+    foreign_bytes_.add(bytes);
+  } else {
+    foreign_bytes_.subtract(-bytes);
+  }
+}
+
+MemoryStats MemoryPool::stats() const {
+  const std::lock_guard guard(lock_);
+  return {
+      .allocation = allocation_.read(),
+      .segment = segment_.read(),
+      .active = allocation_.read(),
+      .allocated_bytes = allocated_bytes_.read(),
+      .reserved_bytes = reserved_bytes_.read(),
+      .requested_bytes = requested_bytes_.read(),
+      .foreign_bytes = foreign_bytes_.read(),
+      .num_alloc_retries = num_alloc_retries_,
+      .num_ooms = num_ooms_,
+      .num_device_alloc = num_device_alloc_,
+      .num_device_free = num_device_free_,
+      .limit = limit_,
+  };
+}
+
+void MemoryPool::reset_peak() noexcept {
+  const std::lock_guard guard(lock_);
+  for (FastCounter* counter : {&allocation_, &allocated_bytes_, &requested_bytes_, &segment_,
+                               &reserved_bytes_, &foreign_bytes_}) {
+    counter->peak = counter->current;
+  }
+}
+
+void MemoryPool::reset_accumulated() noexcept {
+  const std::lock_guard guard(lock_);
+  for (FastCounter* counter : {&allocation_, &allocated_bytes_, &requested_bytes_, &segment_,
+                               &reserved_bytes_, &foreign_bytes_}) {
+    counter->reset_accumulated();
+  }
+  num_alloc_retries_ = num_ooms_ = num_device_alloc_ = num_device_free_ = 0;
+}
+
+void MemoryPool::set_fraction(double fraction) {
+  if (!(fraction >= 0.0 && fraction <= 1.0)) {
+    throw Error("memory fraction must be from 0 to 1, not " + std::to_string(fraction));
+  }
+  set_limit(
+      static_cast<size_t>(fraction * static_cast<double>(backend_.properties().total_memory)));
+}
+
+void MemoryPool::set_limit(size_t bytes) noexcept {
+  const std::lock_guard growing(growth_);
+  bool over;
+  {
+    const std::lock_guard guard(lock_);
+    limit_ = bytes;
+    over = reserved_bytes_.current + foreign_bytes_.current > 0 &&
+           static_cast<size_t>(reserved_bytes_.current + foreign_bytes_.current) > bytes;
+  }
+  if (over) trim_while_growing();
+}
+
+size_t MemoryPool::limit() const noexcept {
+  const std::lock_guard guard(lock_);
+  return limit_;
+}
+
+std::pair<size_t, size_t> MemoryPool::info() const noexcept {
+  const size_t available = backend_.available_memory();
+  const size_t total = backend_.properties().total_memory;
+  const std::lock_guard guard(lock_);
+  const int64_t held = std::max<int64_t>(reserved_bytes_.current + foreign_bytes_.current, 0);
+  const size_t used = static_cast<size_t>(held);
+  const size_t left = used < limit_ ? limit_ - used : 0;
+  return {std::min({left, available, total}), total};
+}
+
+std::vector<SegmentInfo> MemoryPool::snapshot() const {
+  // growth_ keeps the list of segments still, so that memory for the answer can be had before
+  // lock_.
+  const std::lock_guard growing(growth_);
+  std::vector<SegmentInfo> answer;
+  for (const Segment* segment = segments_; segment != nullptr; segment = segment->next) {
+    const SizeClass& cls = *segment->size_class;
+    std::vector<size_t> requested(cls.blocks_per_segment);
+    {
+      const std::lock_guard guard(lock_);
+      for (size_t i = 0; i < requested.size(); ++i) {
+        requested[i] = segment->requested[i * cls.capacity >> cls.shift];
+      }
+    }
+    SegmentInfo info{segment->base, segment->bytes, 0, "linear", {}};
+    for (size_t i = 0; i < requested.size(); ++i) {
+      const char* address = segment->base + i * cls.capacity;
+      if (requested[i] != 0) {
+        info.allocated_size += cls.capacity;
+        info.blocks.push_back({address, cls.capacity, requested[i], true});
+      } else if (!info.blocks.empty() && !info.blocks.back().active) {
+        info.blocks.back().size += cls.capacity;
+      } else {
+        info.blocks.push_back({address, cls.capacity, 0, false});
+      }
+    }
+    answer.push_back(std::move(info));
+  }
+  std::sort(answer.begin(), answer.end(),
+            [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
+  return answer;
+}
+
+bool MemoryPool::owns(const void* pointer) const noexcept {
+  const std::lock_guard guard(lock_);
+  const Segment* segment = map_->find(pointer);
+  return segment != nullptr &&
+         static_cast<size_t>(static_cast<const char*>(pointer) - segment->base) < segment->bytes;
+}
+
+void MemoryPool::lock_for_fork() noexcept {
+  growth_.lock();
+  lock_.lock();
+}
+
+void MemoryPool::unlock_after_fork() noexcept {
+  lock_.unlock();
+  growth_.unlock();
+}
+
+}  // namespace hologram

@@ -1,0 +1,61 @@
+// Scalar helpers of the op table's expressions. Nothing here is undefined for any operand.
+#pragma once
+
+#include <type_traits>
+
+namespace hologram {
+
+// Integers: modulo 2^n. Floats: the IEEE operation. Narrow types are widened to `unsigned` first,
+// or the usual promotion to int would bring the overflow back.
+#define HOLOGRAM_WRAP(name, op)                                        \
+  template <class T>                                                   \
+  [[gnu::always_inline]] inline T wrap_##name(T x, T y) {              \
+    if constexpr (std::is_integral_v<T>) {                             \
+      using U = std::common_type_t<std::make_unsigned_t<T>, unsigned>; \
+      return static_cast<T>(static_cast<U>(x) op static_cast<U>(y));   \
+    } else {                                                           \
+      return x op y;                                                   \
+    }                                                                  \
+  }
+HOLOGRAM_WRAP(add, +)
+HOLOGRAM_WRAP(sub, -)
+HOLOGRAM_WRAP(mul, *)
+#undef HOLOGRAM_WRAP
+
+// -INT_MIN = INT_MIN. Floats: flips the sign bit.
+template <class T>
+[[gnu::always_inline]] inline T wrap_neg(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return wrap_sub(T(0), x);
+  } else {
+    return -x;
+  }
+}
+
+// |INT_MIN| = INT_MIN. Floats: clears the sign bit.
+template <class T>
+[[gnu::always_inline]] inline T wrap_abs(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return x < 0 ? wrap_neg(x) : x;
+  } else {
+    return std::is_same_v<T, float> ? __builtin_fabsf(x) : __builtin_fabs(x);
+  }
+}
+
+// NaN: false for every integer.
+template <class T>
+[[gnu::always_inline]] inline bool is_nan(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return false;
+  } else {
+    return x != x;
+  }
+}
+
+// Correctly rounded; NaN below -0.
+template <class T>
+[[gnu::always_inline]] inline T square_root(T x) {
+  return std::is_same_v<T, float> ? __builtin_sqrtf(x) : __builtin_sqrt(x);
+}
+
+}  // namespace hologram

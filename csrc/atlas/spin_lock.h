@@ -1,0 +1,40 @@
+// A lock for critical sections of a few nanoseconds without system calls.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace hologram {
+
+class SpinLock {
+ public:
+  void lock() noexcept {
+    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire); ++spins) {
+      while (locked_.load(std::memory_order_relaxed)) {
+        // The holder may have been preempted: after a short wait let it run.
+        if (++spins > kSpinsBeforeYield) {
+          sched_yield();
+        } else {
+          pause();
+        }
+      }
+    }
+  }
+  void unlock() noexcept { locked_.store(false, std::memory_order_release); }
+
+ private:
+  static constexpr int kSpinsBeforeYield = 128;
+
+  static void pause() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  std::atomic<bool> locked_{false};
+};
+
+}  // namespace hologram

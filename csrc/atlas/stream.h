@@ -1,0 +1,49 @@
+// Streams: ordered queues of a device.
+//
+// The CPU backend executes synchronously, so a stream is an id and a priority. Ids are per device
+// and never reused. Even ids have normal priority (0), odd ids high priority (-1); of each kind the
+// first 32 after the default stream form the shared pool.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hologram {
+
+using StreamId = int64_t;
+inline constexpr StreamId kDefaultStream = 0;
+
+class StreamTable {
+ public:
+  // A new stream. Any negative priority is high; as in CUDA the value is clamped to the range [-1,
+  // 0].
+  StreamId create(int priority) noexcept;
+
+  // Round robin over 32 shared streams of each priority.
+  StreamId from_pool(bool high_priority) noexcept;
+
+  bool valid(
+      StreamId stream) const noexcept;  // has been handed out, or is the default or a pool stream
+  int priority(StreamId stream) const noexcept { return (stream & 1) != 0 ? -1 : 0; }
+
+ private:
+  static constexpr int64_t kPoolSize = 32;
+
+  // Index 0: normal, 1: high priority. Stream number n of a kind has the id 2 * n + kind; number 0
+  // of the normal kind is the default stream, so its pool is 1..32 and that of the high kind 0..31.
+  std::atomic<uint64_t> next_pooled_[2] = {0, 0};
+  std::atomic<int64_t> next_created_[2] = {kPoolSize + 1, kPoolSize};
+};
+
+// Throws InvalidDevice, or Error when the device has no such stream.
+void check_stream(int device, StreamId stream);
+
+// The calling thread's current stream of a device; the default stream until exchanged.
+// An index outside 0..kMaxDevices-1 reads as the default stream.
+StreamId current_stream(int device) noexcept;
+
+// Makes `stream` current for the calling thread and returns the one before.
+// Throws what check_stream() throws.
+StreamId exchange_current_stream(int device, StreamId stream);
+
+}  // namespace hologram

@@ -1,0 +1,43 @@
+#include "cpu/backend.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpu/allocator.h"
+#include "cpu/system.h"
+
+namespace hologram {
+namespace cpu {
+
+CpuBackend::CpuBackend(int ordinal, int count) {
+  properties_.name = processor_name();
+  if (count > 1) {
+    properties_.name +=
+        " (" + std::to_string(ordinal + 1) + " of " + std::to_string(count) + " parts)";
+  }
+  properties_.backend = "cpu";
+  properties_.total_memory = total_memory() / static_cast<size_t>(count);
+  properties_.multi_processor_count = std::max(usable_cores() / count, 1);
+  properties_.isa = isa_name(best_isa());
+  properties_.l2_cache_size = l2_cache_size();
+}
+
+void* CpuBackend::allocate_segment(size_t bytes) noexcept {
+  return map_memory(bytes);
+}
+
+void CpuBackend::free_segment(void* data, size_t bytes) noexcept {
+  unmap_memory(data, bytes);
+}
+
+size_t CpuBackend::available_memory() const noexcept {
+  return std::min(cpu::available_memory(), properties_.total_memory);
+}
+
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count) {
+  return std::make_unique<cpu::CpuBackend>(ordinal, count);
+}
+
+}  // namespace hologram

@@ -1,0 +1,166 @@
+#include "cpu/system.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hologram::cpu {
+namespace {
+
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+// The number that follows `key` in a file of "key value" lines, e.g. "MemTotal:"; `missing` if
+// there is none.
+size_t read_field(const std::string& path, std::string_view key, size_t missing) {
+  std::ifstream file(path);
+  std::string word;
+  size_t value;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    return std::sscanf(line.c_str() + key.size(), "%zu", &value) == 1 ? value : missing;
+  }
+  return missing;
+}
+
+// The number a file consists of; `missing` if it is absent or a word such as "max".
+size_t read_number(const std::string& path, size_t missing) {
+  return read_field(path, "", missing);
+}
+
+// A control group that may limit our memory, with the names its version gives the files.
+struct ControlGroup {
+  std::string folder;
+  const char* limit;
+  const char* usage;
+  const char* inactive_file;  // line of memory.stat: cached file pages that can be dropped
+
+  size_t limit_bytes() const { return read_number(folder + limit, kUnlimited); }
+
+  // Bytes that can still be used inside the group.
+  size_t available_bytes() const {
+    const size_t cap = limit_bytes();
+    const size_t usage_now = read_number(folder + usage, 0);
+    const size_t droppable = read_field(folder + "memory.stat", inactive_file, 0);
+    const size_t used = usage_now - std::min(usage_now, droppable);
+    return cap - std::min(cap, used);
+  }
+};
+
+// Our groups and all their ancestors: each of them limits us. In a container the paths of
+// /proc/self/cgroup may be the host's, hence the mount points themselves are looked at as well.
+std::vector<ControlGroup> find_control_groups() {
+  std::vector<ControlGroup> groups;
+  const auto add = [&](const std::string& mount, std::string path, bool v2) {
+    while (true) {
+      const std::string folder = mount + path + (path.ends_with('/') ? "" : "/");
+      const ControlGroup group =
+          v2 ? ControlGroup{folder, "memory.max", "memory.current", "inactive_file "}
+             : ControlGroup{folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                            "total_inactive_file "};
+      if (group.limit_bytes() != kUnlimited) groups.push_back(group);
+      if (path.empty() || path == "/") return;
+      path.resize(path.rfind('/'));
+    }
+  };
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    // "0::/path" (version 2) or "9:memory:/path" (version 1)
+    const size_t path = line.find(":/");
+    if (path == std::string::npos) continue;
+    if (line.starts_with("0::")) {
+      add("/sys/fs/cgroup", line.substr(path + 1), true);
+    } else if (line.find(":memory:") != std::string::npos) {
+      add("/sys/fs/cgroup/memory", line.substr(path + 1), false);
+    }
+  }
+  return groups;
+}
+
+const std::vector<ControlGroup>& control_groups() {
+  static const auto& groups = *new std::vector<ControlGroup>(find_control_groups());
+  return groups;
+}
+
+size_t physical_memory() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Isa best_isa() noexcept {
+#if defined(__x86_64__)
+  static const Isa best = [] {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      return Isa::avx512;
+    }
+    return __builtin_cpu_supports("avx2") ? Isa::avx2 : Isa::baseline;
+  }();
+  return best;
+#elif defined(__aarch64__)
+  return Isa::neon;
+#else
+  return Isa::baseline;
+#endif
+}
+
+const char* isa_name(Isa isa) noexcept {
+  switch (isa) {
+    case Isa::avx512: return "avx512";
+    case Isa::avx2: return "avx2";
+    case Isa::neon: return "neon";
+    case Isa::baseline: break;
+  }
+  return "baseline";
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "CPU";
+}
+
+int usable_cores() noexcept {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+#endif
+  return std::max(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)), 1);
+}
+
+size_t l2_cache_size() noexcept {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  return static_cast<size_t>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L));
+#else
+  return 0;
+#endif
+}
+
+size_t total_memory() noexcept {
+  size_t bytes = physical_memory();
+  for (const ControlGroup& group : control_groups()) bytes = std::min(bytes, group.limit_bytes());
+  return bytes;
+}
+
+size_t available_memory() noexcept {
+  const size_t kib = read_field("/proc/meminfo", "MemAvailable:", kUnlimited / 1024);
+  size_t bytes = std::min(kib * 1024, physical_memory());
+  for (const ControlGroup& group : control_groups()) {
+    bytes = std::min(bytes, group.available_bytes());
+  }
+  return bytes;
+}
+
+}  // namespace hologram::cpu

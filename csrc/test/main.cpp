@@ -1,0 +1,82 @@
+// Runs every test, or those whose name contains the argument. Exit status 0 when all passed.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "check.h"
+
+namespace check {
+
+std::string describe_status(int status) {
+  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+  return "exit " + std::to_string(WEXITSTATUS(status));
+}
+
+static std::string wait_for(pid_t child) {
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return "no child";
+  return describe_status(status);
+}
+
+std::string run_in_fork(void (*body)()) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a deadlock ends as "signal 14"
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    failures = 0;
+    body();
+    _exit(failures == 0 ? 0 : 1);
+  }
+  return wait_for(child);
+}
+
+std::string run_again(const char* name, const std::vector<std::string>& environment) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+    execl("/proc/self/exe", "/proc/self/exe", name, static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  return wait_for(child);
+}
+
+}  // namespace check
+
+int main(int argc, char** argv) {
+  const std::string wanted = argc > 1 ? argv[1] : "";
+  int passed = 0, failed = 0;
+  for (const check::Test& test : check::tests()) {
+    const bool selected = test.subprocess
+                              ? wanted == test.name
+                              : std::string(test.name).find(wanted) != std::string::npos;
+    if (!selected) continue;
+    const int before = check::failures;
+    try {
+      test.body();
+    } catch (const std::exception& error) {
+      check::fail(test.name, 0, std::string("uncaught exception: ") + error.what());
+    }
+    if (check::failures == before) {
+      ++passed;
+    } else {
+      ++failed;
+      std::fprintf(stderr, "FAILED %s\n", test.name);
+    }
+  }
+  if (passed + failed == 0) {
+    std::fprintf(stderr, "no test matches '%s'\n", wanted.c_str());
+    return 1;
+  }
+  if (failed != 0) {
+    std::printf("%d failed, %d passed\n", failed, passed);
+    return 1;
+  }
+  std::printf("%d passed\n", passed);
+  return 0;
+}

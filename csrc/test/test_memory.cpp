@@ -1,0 +1,553 @@
+#include "atlas/memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "atlas/error.h"
+#include "check.h"
+
+using namespace hologram;
+
+namespace {
+
+constexpr size_t kKiB = 1024, kMiB = kKiB * 1024;
+
+// Host memory that can be made to fail and that counts what it handed out.
+class FakeBackend final : public Backend {
+ public:
+  FakeBackend() {
+    properties_.backend = "fake";
+    properties_.total_memory = 1000 * kMiB;
+  }
+  ~FakeBackend() override { CHECK_EQ(held.load(), 0u); }
+
+  const DeviceProperties& properties() const noexcept override { return properties_; }
+  void* allocate_segment(size_t bytes) noexcept override {
+    if (refuse || (refuse_odd && (++requests & 1) != 0)) return nullptr;
+    const size_t rounded = (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+    held += bytes;
+    return std::aligned_alloc(kSegmentAlignment, rounded);
+  }
+  void free_segment(void* data, size_t bytes) noexcept override {
+    held -= bytes;
+    std::free(data);
+  }
+  size_t available_memory() const noexcept override { return available; }
+
+  bool refuse = false;
+  bool refuse_odd = false;  // every second request
+  size_t available = std::numeric_limits<size_t>::max();
+  std::atomic<size_t> held{0};
+  std::atomic<int> requests{0};
+
+ private:
+  DeviceProperties properties_;
+};
+
+struct Fixture {
+  explicit Fixture(size_t limit = 1000 * kMiB) : pool(backend, limit) {}
+  FakeBackend backend;
+  MemoryPool pool;
+};
+
+bool same(const Counter& counter, int64_t current, int64_t peak, int64_t allocated, int64_t freed) {
+  return counter.current == current && counter.peak == peak && counter.allocated == allocated &&
+         counter.freed == freed;
+}
+
+}  // namespace
+
+TEST(memory_size_classes) {
+  CHECK_EQ(MemoryPool::round_size(0), 0u);
+  CHECK_EQ(MemoryPool::round_size(1), 64u);
+  CHECK_EQ(MemoryPool::round_size(64), 64u);
+  CHECK_EQ(MemoryPool::round_size(65), 128u);
+  CHECK_EQ(MemoryPool::round_size(256), 256u);
+  CHECK_EQ(MemoryPool::round_size(257), 320u);
+  CHECK_EQ(MemoryPool::round_size(512), 512u);
+  CHECK_EQ(MemoryPool::round_size(12 * kKiB), 12 * kKiB);
+  CHECK_EQ(MemoryPool::round_size(12 * kKiB + 1), 14 * kKiB);
+  CHECK_EQ(MemoryPool::round_size(kMiB), kMiB);
+  CHECK_EQ(MemoryPool::round_size(kMiB + 1), kMiB + kMiB / 4);
+  CHECK_EQ(MemoryPool::round_size(size_t{1} << 46), size_t{1} << 46);
+  size_t last = 64;
+  for (size_t n = 1; n < size_t{1} << 45; n += n / 97 + 1) {
+    const size_t capacity = MemoryPool::round_size(n);
+    const bool right = capacity >= n && capacity % 64 == 0 && capacity >= last &&
+                       MemoryPool::round_size(capacity) == capacity &&
+                       (n <= 256 ? capacity - n < 64 : (capacity - n) * 4 < capacity);
+    if (!right) {
+      check::fail(__FILE__, __LINE__, std::to_string(n) + " -> " + std::to_string(capacity));
+    }
+    last = capacity;
+  }
+}
+
+TEST(memory_nothing_is_nothing) {
+  Fixture f;
+  const Allocation none = f.pool.allocate(0);
+  CHECK_EQ(none.data, nullptr);
+  CHECK_EQ(none.capacity, 0u);
+  f.pool.deallocate(none);
+  CHECK_EQ(f.pool.stats().allocation.allocated, 0);
+  CHECK_EQ(f.backend.held.load(), 0u);
+}
+
+TEST(memory_blocks_are_aligned_disjoint_and_usable) {
+  Fixture f;
+  std::vector<std::pair<Allocation, int>> blocks;
+  int tag = 0;
+  for (const size_t n :
+       {1, 64, 65, 300, 1000, 12288, 70'000, 300'000, 524'288, 524'289, 3'000'000}) {
+    for (int i = 0; i < 5; ++i) {
+      const Allocation block = f.pool.allocate(n);
+      CHECK(block.capacity >= n);
+      CHECK_EQ(block.capacity, MemoryPool::round_size(n));
+      CHECK_EQ(reinterpret_cast<uintptr_t>(block.data) % 64, 0u);
+      std::memset(block.data, ++tag, block.capacity);
+      blocks.emplace_back(block, tag);
+    }
+  }
+  for (const auto& [block, value] : blocks) {
+    const auto* bytes = static_cast<const unsigned char*>(block.data);
+    CHECK(std::all_of(bytes, bytes + block.capacity, [v = value](int byte) { return byte == v; }));
+    f.pool.deallocate(block);
+  }
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+}
+
+TEST(memory_last_freed_is_first_reused) {
+  Fixture f;
+  for (const size_t n : {size_t{100}, 12 * kKiB, 2 * kMiB}) {
+    const Allocation a = f.pool.allocate(n), b = f.pool.allocate(n), c = f.pool.allocate(n);
+    f.pool.deallocate(a);
+    f.pool.deallocate(c);
+    f.pool.deallocate(b);
+    CHECK_EQ(f.pool.allocate(n).data, b.data);
+    CHECK_EQ(f.pool.allocate(n).data, c.data);
+    CHECK_EQ(f.pool.allocate(n).data, a.data);
+    for (const Allocation& block : {a, b, c}) f.pool.deallocate(block);
+  }
+  CHECK_EQ(f.pool.stats().num_device_alloc, 1 + 1 + 3);
+}
+
+TEST(memory_small_blocks_share_segments) {
+  Fixture f;
+  std::vector<Allocation> blocks;
+  for (int i = 0; i < 85; ++i)
+    blocks.push_back(f.pool.allocate(12 * kKiB));  // 85 * 12 KiB <= 1 MiB
+  CHECK_EQ(f.pool.stats().segment.current, 1);
+  blocks.push_back(f.pool.allocate(12 * kKiB));
+  CHECK_EQ(f.pool.stats().segment.current, 2);
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 2 * kMiB);
+  for (const Allocation& block : blocks) f.pool.deallocate(block);
+}
+
+TEST(memory_capacity_of_a_free_is_not_read) {
+  Fixture f;
+  const Allocation block = f.pool.allocate(5000);
+  f.pool.deallocate({block.data, 0});
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+  CHECK_EQ(f.pool.allocate(5000).data, block.data);
+  f.pool.deallocate(block);
+}
+
+TEST(memory_statistics_are_exact) {
+  Fixture f;
+  const Allocation a = f.pool.allocate(100), b = f.pool.allocate(2 * kMiB);
+  f.pool.deallocate(a);
+  const Allocation c = f.pool.allocate(60);
+  MemoryStats stats = f.pool.stats();
+  CHECK(same(stats.allocation, 2, 2, 3, 1));
+  CHECK(same(stats.active, 2, 2, 3, 1));
+  const int64_t large = 2 * kMiB, segments = kMiB + large + kMiB;  // classes 128, 2 MiB, 64
+  CHECK(same(stats.allocated_bytes, large + 64, large + 128, large + 192, 128));
+  CHECK(same(stats.requested_bytes, large + 60, large + 100, large + 160, 100));
+  CHECK(same(stats.segment, 3, 3, 3, 0));
+  CHECK(same(stats.reserved_bytes, segments, segments, segments, 0));
+  CHECK_EQ(stats.num_device_alloc, 3);
+  CHECK_EQ(stats.limit, 1000 * kMiB);
+  CHECK_EQ(f.backend.held.load(), static_cast<size_t>(segments));
+
+  f.pool.reset_peak();
+  f.pool.reset_accumulated();
+  stats = f.pool.stats();
+  CHECK(same(stats.allocation, 2, 2, 0, 0));
+  CHECK(same(stats.allocated_bytes, large + 64, large + 64, 0, 0));
+  CHECK_EQ(stats.num_device_alloc, 0);
+
+  f.pool.deallocate(b);
+  f.pool.deallocate(c);
+  f.pool.trim();
+  stats = f.pool.stats();
+  CHECK(same(stats.allocation, 0, 2, 0, 2));
+  CHECK(same(stats.allocated_bytes, 0, large + 64, 0, large + 64));
+  CHECK(same(stats.requested_bytes, 0, large + 60, 0, large + 60));
+  CHECK(same(stats.reserved_bytes, 0, segments, 0, segments));
+  CHECK(same(stats.segment, 0, 3, 0, 3));
+  CHECK_EQ(stats.num_device_free, 3);
+}
+
+TEST(memory_trim_keeps_segments_with_live_blocks) {
+  Fixture f;
+  const Allocation kept = f.pool.allocate(1000), freed = f.pool.allocate(1000);
+  const Allocation other = f.pool.allocate(2000), large = f.pool.allocate(4 * kMiB);
+  std::memset(kept.data, 42, kept.capacity);
+  f.pool.deallocate(freed);
+  f.pool.deallocate(other);
+  f.pool.deallocate(large);
+  f.pool.trim();
+  CHECK_EQ(f.pool.stats().segment.current, 1);
+  CHECK_EQ(f.backend.held.load(), kMiB);
+  CHECK_EQ(static_cast<char*>(kept.data)[999], 42);
+  CHECK(!f.pool.owns(large.data));
+  // The block that stayed free in the kept segment is still handed out, and so is the untouched
+  // rest.
+  CHECK_EQ(f.pool.allocate(1000).data, freed.data);
+  const Allocation fresh = f.pool.allocate(1000);
+  CHECK_EQ(f.pool.stats().segment.current, 1);
+  for (const Allocation& block : {kept, freed, fresh}) f.pool.deallocate(block);
+  f.pool.trim();
+  CHECK_EQ(f.backend.held.load(), 0u);
+  f.pool.trim();
+  f.pool.deallocate(f.pool.allocate(1000));
+}
+
+TEST(memory_limit_gives_the_cache_back_before_failing) {
+  Fixture f(8 * kMiB);
+  f.pool.deallocate(f.pool.allocate(8 * kMiB));
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 8 * kMiB);
+  const Allocation block = f.pool.allocate(6 * kMiB);
+  MemoryStats stats = f.pool.stats();
+  CHECK_EQ(stats.num_alloc_retries, 1);
+  CHECK_EQ(stats.num_ooms, 0);
+  CHECK_EQ(stats.reserved_bytes.current, 6 * kMiB);
+  CHECK_EQ(stats.reserved_bytes.peak, 8 * kMiB);
+
+  try {
+    f.pool.allocate(3 * kMiB);
+    CHECK(false);
+  } catch (const OutOfMemory& error) {
+    CHECK_EQ(error.requested, 3 * kMiB);
+    CHECK_EQ(error.allocated, 6 * kMiB);
+    CHECK_EQ(error.reserved, 6 * kMiB);
+    CHECK_EQ(error.limit, 8 * kMiB);
+    CHECK_EQ(std::string(error.what()).substr(0, 191),
+             "hologram out of memory. Tried to allocate 3.00 MiB (3145728 bytes). "
+             "6.00 MiB (6291456 bytes) allocated, 6.00 MiB (6291456 bytes) reserved, "
+             "limit 8.00 MiB (8388608 bytes). Free some te");
+  }
+  stats = f.pool.stats();
+  CHECK_EQ(stats.num_ooms, 1);
+  CHECK_EQ(stats.num_alloc_retries, 2);
+  CHECK_EQ(stats.allocation.current, 1);
+  f.pool.deallocate(f.pool.allocate(kMiB));  // the pool works on
+  f.pool.deallocate(block);
+}
+
+TEST(memory_exhausted_system) {
+  Fixture f;
+  f.backend.refuse = true;
+  CHECK_THROWS(f.pool.allocate(1), OutOfMemory, "Tried to allocate 1 bytes");
+  f.backend.refuse = false;
+  const Allocation cached = f.pool.allocate(2 * kMiB);
+  f.pool.deallocate(cached);
+  f.backend.refuse = true;
+  CHECK_EQ(f.pool.allocate(2 * kMiB).data, cached.data);  // needs nothing from the system
+  f.pool.deallocate(cached);
+  CHECK_THROWS(f.pool.allocate(3 * kMiB), OutOfMemory, "hologram out of memory");
+  f.backend.refuse = false;
+  f.pool.deallocate(f.pool.allocate(3 * kMiB));
+}
+
+TEST(memory_absurd_requests) {
+  Fixture f;
+  for (const size_t n : {std::numeric_limits<size_t>::max(), size_t{1} << 63, (size_t{1} << 46) + 1,
+                         size_t{1} << 46, size_t{1} << 40}) {
+    CHECK_THROWS(f.pool.allocate(n), OutOfMemory, std::to_string(n).c_str());
+  }
+  CHECK_EQ(f.pool.stats().num_ooms, 5);
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 0);
+}
+
+TEST(memory_pressure_gives_the_cache_back) {
+  Fixture f;
+  f.pool.deallocate(f.pool.allocate(40 * kMiB));
+  f.backend.available = 16 * kMiB;
+  f.pool.deallocate(f.pool.allocate(64 * kMiB));  // more than there is: still tried, after a trim
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 64 * kMiB);
+  CHECK_EQ(f.pool.stats().num_alloc_retries, 0);
+  f.pool.deallocate(f.pool.allocate(4 * kMiB));  // small ones do not ask
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 68 * kMiB);
+}
+
+TEST(memory_foreign_bytes_count_towards_the_limit) {
+  Fixture f(10 * kMiB);
+  f.pool.note_foreign(8 * kMiB);
+  CHECK_THROWS(f.pool.allocate(4 * kMiB), OutOfMemory,
+               "8.00 MiB (8388608 bytes) allocated, 8.00 MiB (8388608 bytes) reserved");
+  f.pool.note_foreign(-6 * static_cast<ptrdiff_t>(kMiB));
+  const Allocation block = f.pool.allocate(4 * kMiB);
+  CHECK(same(f.pool.stats().foreign_bytes, 2 * kMiB, 8 * kMiB, 8 * kMiB, 6 * kMiB));
+  CHECK_EQ(f.pool.info().first, 4 * kMiB);
+  f.pool.deallocate(block);
+  f.pool.note_foreign(-2 * static_cast<ptrdiff_t>(kMiB));
+}
+
+TEST(memory_fraction_and_limit) {
+  Fixture f;
+  f.pool.set_fraction(0.5);
+  CHECK_EQ(f.pool.limit(), 500 * kMiB);
+  f.pool.set_fraction(0.0);
+  CHECK_THROWS(f.pool.allocate(1), OutOfMemory, "limit 0 bytes");
+  f.pool.set_fraction(1.0);
+  CHECK_EQ(f.pool.limit(), 1000 * kMiB);
+  for (const double wrong : {-0.1, 1.1, std::nan(""), HUGE_VAL}) {
+    CHECK_THROWS(f.pool.set_fraction(wrong), Error, "memory fraction must be from 0 to 1");
+  }
+  CHECK_EQ(f.pool.limit(), 1000 * kMiB);
+
+  // A lower limit takes effect on the cache at once and leaves live blocks alone.
+  const Allocation kept = f.pool.allocate(2 * kMiB);
+  f.pool.deallocate(f.pool.allocate(4 * kMiB));
+  f.pool.set_limit(kMiB);
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 2 * kMiB);
+  CHECK_EQ(f.pool.info().first, 0u);
+  std::memset(kept.data, 1, kept.capacity);
+  f.pool.deallocate(kept);
+}
+
+TEST(memory_info_is_the_smaller_of_limit_and_system) {
+  Fixture f(100 * kMiB);
+  CHECK_EQ(f.pool.info().first, 100 * kMiB);
+  CHECK_EQ(f.pool.info().second, 1000 * kMiB);
+  const Allocation block = f.pool.allocate(16 * kMiB);
+  CHECK_EQ(f.pool.info().first, 84 * kMiB);
+  f.backend.available = 7 * kMiB;
+  CHECK_EQ(f.pool.info().first, 7 * kMiB);
+  f.pool.deallocate(block);
+}
+
+TEST(memory_snapshot_agrees_with_the_statistics) {
+  Fixture f;
+  std::vector<Allocation> live, freed;
+  for (int i = 0; i < 10; ++i) (i % 3 == 0 ? freed : live).push_back(f.pool.allocate(1000));
+  live.push_back(f.pool.allocate(3 * kMiB));
+  freed.push_back(f.pool.allocate(5 * kMiB));
+  for (const Allocation& block : freed) f.pool.deallocate(block);
+
+  const std::vector<SegmentInfo> segments = f.pool.snapshot();
+  CHECK_EQ(segments.size(), 3u);
+  size_t total = 0, allocated = 0, requested = 0, active = 0;
+  for (const SegmentInfo& segment : segments) {
+    CHECK_EQ(std::string(segment.pool), "linear");
+    total += segment.total_size;
+    allocated += segment.allocated_size;
+    const char* next = static_cast<const char*>(segment.address);
+    bool last_active = true;
+    for (const BlockInfo& block : segment.blocks) {
+      CHECK_EQ(block.address, static_cast<const void*>(next));  // gapless, in order
+      next += block.size;
+      CHECK(block.active || last_active);  // inactive neighbours are one
+      last_active = block.active;
+      CHECK_EQ(block.active, block.requested != 0);
+      requested += block.requested;
+      if (!block.active) continue;
+      ++active;
+      CHECK(std::any_of(live.begin(), live.end(),
+                        [&](const Allocation& a) { return a.data == block.address; }));
+    }
+    CHECK(next <= static_cast<const char*>(segment.address) + segment.total_size);
+  }
+  const MemoryStats stats = f.pool.stats();
+  CHECK_EQ(total, stats.reserved_bytes.current);
+  CHECK_EQ(allocated, stats.allocated_bytes.current);
+  CHECK_EQ(requested, stats.requested_bytes.current);
+  CHECK_EQ(active, stats.allocation.current);
+  for (const Allocation& block : live) f.pool.deallocate(block);
+}
+
+TEST(memory_owns_its_segments_only) {
+  Fixture f, g;
+  const Allocation small = f.pool.allocate(100), large = f.pool.allocate(5 * kMiB);
+  const char* const start = static_cast<const char*>(large.data);
+  CHECK(f.pool.owns(small.data));
+  CHECK(f.pool.owns(start));
+  CHECK(f.pool.owns(start + large.capacity - 1));
+  CHECK(!f.pool.owns(start + large.capacity));
+  CHECK(!g.pool.owns(start));
+  CHECK(!f.pool.owns(&f));
+  CHECK(!f.pool.owns(nullptr));
+  CHECK(!f.pool.owns(reinterpret_cast<void*>(~uintptr_t{0})));
+  f.pool.deallocate(small);
+  f.pool.deallocate(large);
+}
+
+TEST(memory_misuse_aborts) {
+  CHECK_EQ(check::run_in_fork([] {
+             Fixture f;
+             const Allocation block = f.pool.allocate(100);
+             f.pool.deallocate(block);
+             f.pool.deallocate(block);
+           }),
+           "signal 6");
+  CHECK_EQ(check::run_in_fork([] {
+             Fixture f;
+             int local = 0;
+             f.pool.deallocate({&local, sizeof local});
+           }),
+           "signal 6");
+  CHECK_EQ(check::run_in_fork([] {
+             Fixture f, g;
+             f.pool.deallocate(g.pool.allocate(100));
+           }),
+           "signal 6");
+}
+
+// Random calls against a model: blocks never overlap, contents stay, figures always agree.
+TEST(memory_random_calls) {
+  std::mt19937 random(1);
+  FakeBackend backend;
+  MemoryPool pool(backend, 40 * kMiB);
+  struct Live {
+    Allocation block;
+    size_t requested;
+    unsigned char tag;
+  };
+  std::map<char*, Live> live;
+  int failed = 0, exhausted = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    backend.refuse_odd = step % 4000 > 3000;
+    const unsigned choice = random() % 100;
+    if (choice < 50) {
+      const size_t n = (size_t{1} << random() % 22) + random() % 1000;
+      try {
+        const Allocation block = pool.allocate(n);
+        char* const start = static_cast<char*>(block.data);
+        const auto next = live.lower_bound(start);
+        if (next != live.end() && start + block.capacity > next->first) ++failed;
+        if (next != live.begin()) {
+          const auto& [data, before] = *std::prev(next);
+          if (data + before.block.capacity > start) ++failed;
+        }
+        const unsigned char tag = static_cast<unsigned char>(random());
+        start[0] = start[n - 1] = static_cast<char>(tag);
+        live[start] = {block, n, tag};
+      } catch (const OutOfMemory&) {
+        ++exhausted;
+      }
+    } else if (choice < 99 && !live.empty()) {
+      auto it = live.lower_bound(live.begin()->first + random() % (64 * kMiB));
+      if (it == live.end()) it = live.begin();
+      const auto& [start, entry] = *it;
+      if (static_cast<unsigned char>(start[0]) != entry.tag ||
+          static_cast<unsigned char>(start[entry.requested - 1]) != entry.tag) {
+        ++failed;
+      }
+      pool.deallocate(entry.block);
+      live.erase(it);
+    } else {
+      pool.trim();
+    }
+    if (step % 100 == 0) {
+      size_t allocated = 0, requested = 0;
+      for (const auto& [start, entry] : live) {
+        allocated += entry.block.capacity;
+        requested += entry.requested;
+      }
+      const MemoryStats stats = pool.stats();
+      CHECK_EQ(stats.allocation.current, live.size());
+      CHECK_EQ(stats.allocated_bytes.current, allocated);
+      CHECK_EQ(stats.requested_bytes.current, requested);
+      CHECK_EQ(stats.reserved_bytes.current, backend.held.load());
+      CHECK(backend.held <= 40 * kMiB);
+    }
+  }
+  CHECK_EQ(failed, 0);
+  CHECK(exhausted > 0);  // the interesting path was taken
+  CHECK_EQ(pool.stats().num_ooms, exhausted);
+  for (const auto& [start, entry] : live) pool.deallocate(entry.block);
+  pool.trim();
+  CHECK_EQ(backend.held.load(), 0u);
+}
+
+// Blocks travel between threads; some threads trim, read statistics and change the limit meanwhile.
+TEST(memory_threads_free_each_others_blocks) {
+  Fixture f;
+  std::mutex lock;
+  std::vector<std::pair<Allocation, unsigned char>> exchange;
+  std::atomic<int> wrong{0};
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 4000; ++i) {
+      const Allocation block = f.pool.allocate(1 + random() % (i % 16 == 0 ? 900'000u : 3000u));
+      const auto tag = static_cast<unsigned char>(random());
+      static_cast<unsigned char*>(block.data)[0] = tag;
+      static_cast<unsigned char*>(block.data)[block.capacity - 1] = tag;
+      std::pair<Allocation, unsigned char> taken{block, tag};
+      {
+        const std::lock_guard guard(lock);
+        if (exchange.size() < 50) {
+          exchange.push_back(taken);
+          continue;
+        }
+        std::swap(exchange[random() % exchange.size()], taken);
+      }
+      const auto* bytes = static_cast<const unsigned char*>(taken.first.data);
+      if (bytes[0] != taken.second || bytes[taken.first.capacity - 1] != taken.second) ++wrong;
+      f.pool.deallocate(taken.first);
+      if (i % 512 == 0) f.pool.trim();
+      if (i % 100 == 0 && f.pool.snapshot().empty()) ++wrong;
+      if (i % 128 == 0) f.pool.set_limit((900 + random() % 100) * kMiB);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+  // The threads are gone, their blocks are not.
+  CHECK_EQ(f.pool.stats().allocation.current, exchange.size());
+  for (const auto& [block, tag] : exchange) f.pool.deallocate(block);
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+  CHECK_EQ(f.pool.stats().requested_bytes.current, 0);
+  f.pool.trim();
+  CHECK_EQ(f.backend.held.load(), 0u);
+}
+
+// At the limit of memory every thread either gets a block or an error, and nothing is lost.
+TEST(memory_threads_at_the_limit) {
+  Fixture f(6 * kMiB);
+  std::atomic<int> served{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int i = 0; i < 300; ++i) {
+        try {
+          const Allocation block = f.pool.allocate((1 + random() % 4) * kMiB);
+          std::this_thread::yield();
+          f.pool.deallocate(block);
+          ++served;
+        } catch (const OutOfMemory& error) {
+          if (error.limit != 6 * kMiB) check::fail(__FILE__, __LINE__, error.what());
+          ++refused;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(served + refused, 1200);
+  CHECK(served > 0);
+  CHECK_EQ(f.pool.stats().num_ooms, refused.load());
+  CHECK(f.pool.stats().reserved_bytes.peak <= static_cast<int64_t>(6 * kMiB));
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+  f.pool.trim();
+  CHECK_EQ(f.backend.held.load(), 0u);
+}

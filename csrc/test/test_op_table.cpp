@@ -1,0 +1,50 @@
+#include "atlas/op_table.h"
+
+#include <set>
+#include <string>
+
+#include "atlas/dtype.h"
+#include "check.h"
+
+using namespace hologram;
+
+TEST(op_table_rows_are_well_formed) {
+  std::set<std::string> names;
+  for (int i = 0; i < kOpCount; ++i) {
+    const OpInfo& info = op_info(static_cast<Op>(i));
+    CHECK(names.insert(info.name).second);
+    CHECK(info.arity == 1 || info.arity == 2);
+    CHECK(info.dtypes != 0);
+    CHECK_EQ(info.dtypes >> kDTypeCount, 0u);
+    const std::string expression = info.expression;
+    CHECK(expression.find('x') != std::string::npos);
+    CHECK_EQ(expression.find('y') != std::string::npos, info.arity == 2);
+    if (info.arity == 1) {
+      CHECK(!info.has(kCommutative));
+      CHECK(!info.has_identity());
+    } else {
+      CHECK(!info.has(kInvolution));
+    }
+  }
+}
+
+TEST(op_table_names_follow_the_enumeration) {
+  CHECK_EQ(std::string(op_info(Op::add).name), "add");
+  CHECK_EQ(std::string(op_info(Op::maximum).name), "maximum");
+  CHECK_EQ(std::string(op_info(Op::square).name), "square");
+  CHECK_EQ(op_info(Op::relu).arity, 1);
+  CHECK(op_info(Op::div).supports(DType::f64));
+  CHECK(!op_info(Op::div).supports(DType::i32));
+  CHECK(op_info(Op::mul).has(kCommutative));
+  CHECK(!op_info(Op::sub).has(kCommutative));
+}
+
+TEST(dtype_table) {
+  CHECK_EQ(dtype_size(DType::b8), 1u);
+  CHECK_EQ(dtype_size(DType::bf16), 2u);
+  CHECK_EQ(dtype_size(DType::f32), 4u);
+  CHECK_EQ(dtype_size(DType::i64), 8u);
+  CHECK_EQ(dtype_size(DType::c128), 16u);
+  CHECK_EQ(std::string(dtype_name(DType::f16)), "f16");
+  CHECK_EQ(kDTypeCount, static_cast<int>(DType::c128) + 1);
+}

@@ -1,0 +1,98 @@
+"""Builds torch_hologram._C with ninja. Metadata is in pyproject.toml."""
+
+import glob
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.resolve()
+os.chdir(ROOT)
+
+try:
+    import torch
+    import torchgen
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+except ImportError as error:  # an isolated build has no torch to build against
+    raise SystemExit(
+        "torch_hologram builds against the torch it will run with: install torch first, then "
+        "build with `pip install --no-build-isolation`"
+    ) from error
+
+from setuptools import setup
+
+SUPPORTED = ("2.11", "2.12", "2.13")
+TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
+if TORCH_MINOR not in SUPPORTED:
+    raise SystemExit(
+        f"torch_hologram supports torch {SUPPORTED[0]} to {SUPPORTED[-1]}, found {torch.__version__}"
+    )
+
+VERSION = re.search(r'^version = "(.+)"$', Path("pyproject.toml").read_text(), re.M).group(1)
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Keeps the time stamp of an unchanged file, so that nothing is rebuilt for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def device_check_table() -> str:
+    """The operators whose CUDA wrapper checks no devices, from torch's schema file, as C strings."""
+    schema = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    names, name = [], ""
+    for line in schema.read_text().splitlines():
+        if match := re.match(r"- func: ([\w.]+)\(", line):
+            name = match.group(1)
+        elif re.match(r"\s+device_check: NoCheck", line):
+            names.append(name)
+    if not names:
+        raise SystemExit(f"no `device_check: NoCheck` found in {schema}")
+    return "".join(f'"{name}",\n' for name in names)
+
+
+write_if_changed(ROOT / "build/generated/device_check.inc", device_check_table())
+write_if_changed(
+    ROOT / "torch_hologram/_build_info.py",
+    "# Written by setup.py.\n"
+    f'VERSION = "{VERSION}"\n'
+    f'TORCH_MINOR = "{TORCH_MINOR}"\n'
+    f'TORCH_VERSION = "{torch.__version__}"\n',
+)
+
+
+class NinjaBuild(BuildExtension):
+    """BuildExtension on every core; torch puts ccache in front where it is installed."""
+
+    def build_extensions(self) -> None:
+        os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
+        super().build_extensions()
+
+    def copy_extensions_to_source(self) -> None:
+        # A running process keeps the file it has mapped; it must not be overwritten under it.
+        for built in ROOT.glob("torch_hologram/_C.*.so"):
+            built.unlink()
+        super().copy_extensions_to_source()
+
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "torch_hologram._C",
+            sources=sorted(
+                path for layer in ("atlas", "cpu", "aten") for path in glob.glob(f"csrc/{layer}/*.cpp")
+            ),
+            include_dirs=[str(ROOT / "csrc"), str(ROOT / "build/generated")],
+            extra_compile_args=[
+                "-std=c++20",
+                "-O2",
+                "-g0",
+                "-Wall",
+                "-fvisibility=hidden",
+                "-ffp-contract=off",
+            ],
+            extra_link_args=["-Wl,-O1", "-Wl,--as-needed"],
+        )
+    ],
+    cmdclass={"build_ext": NinjaBuild},
+)

@@ -1,0 +1,59 @@
+"""What the test files share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import torch
+from torch.testing._internal.common_utils import TestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_python(
+    source: str,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a fresh interpreter.
+
+    Args:
+        source: the program; indentation common to all lines is removed.
+        *arguments: its ``sys.argv[1:]``.
+        env: variables set in addition to this process's.
+        timeout: seconds.
+        check: fail unless it exits with 0.
+
+    Returns:
+        the finished process, with ``stdout`` and ``stderr`` as text.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        env={**os.environ, "PYTHONPATH": path, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if check and process.returncode != 0:
+        raise AssertionError(
+            f"the program exited with {process.returncode}\n--- stdout\n{process.stdout}"
+            f"\n--- stderr\n{process.stderr}"
+        )
+    return process
+
+
+class HologramTestCase(TestCase):
+    """Every test ends with a computation on the device: no failure may leave it unusable."""
+
+    def tearDown(self) -> None:
+        left = torch.arange(6.0, device="hologram").reshape(2, 3)
+        self.assertEqual((left @ left.t()).cpu(), torch.tensor([[5.0, 14.0], [14.0, 50.0]]))
+        super().tearDown()

@@ -1,0 +1,63 @@
+"""What the suite runs on and how much of it: every environment variable is read here.
+
+HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". With "cpu" the suite
+                           judges itself: every unit that fails must be listed in UNJUDGED of
+                           expected_failures.py.
+HOLOGRAM_TEST_FULL=1       the dtypes of FULL_DTYPES instead of DEFAULT_DTYPES.
+HOLOGRAM_TEST_SHARD=i/n    only every n-th unit, counted from i (0 <= i < n).
+HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
+HOLOGRAM_TEST_TIMEOUT      seconds after which a single test is killed (default 300).
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+DEVICE = os.environ.get("HOLOGRAM_TEST_DEVICE", "hologram")
+FULL = os.environ.get("HOLOGRAM_TEST_FULL", "0") == "1"
+JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
+TIMEOUT_SECONDS = float(os.environ.get("HOLOGRAM_TEST_TIMEOUT", "300"))
+
+DEFAULT_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
+FULL_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
+# An entry that supports none of the wanted dtypes is tested in the first of these that it supports.
+FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.complex64,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.complex128,
+    torch.int32,
+    torch.bool,
+    torch.float8_e4m3fn,
+)
+
+# True while random operators of the device draw the same numbers as the CPU from the same seed (they
+# draw from a CPU generator inside the device's). Otherwise results that depend on the seed are
+# compared in everything but their values.
+DRAWS_EQUAL_CPU = True
+
+SEED = 20_240_229
+
+
+def shard() -> tuple[int, int]:
+    """Index and number of shards, from HOLOGRAM_TEST_SHARD. Raises ValueError for other text."""
+    text = os.environ.get("HOLOGRAM_TEST_SHARD", "0/1")
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ValueError(f"HOLOGRAM_TEST_SHARD is {text!r}, expected i/n with 0 <= i < n")
+    return int(index), int(count)

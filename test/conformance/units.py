@@ -1,0 +1,96 @@
+"""Units of the operator database: which entries, dtypes and samples each phase runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, wraps
+from typing import Any
+
+import torch
+from torch.testing._internal.common_device_type import ops, precisionOverride, toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
+
+from . import config
+from .compare import Tolerance
+
+OPS_BY_NAME: dict[str, OpInfo] = {op.full_name: op for op in op_db}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """For example "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def wanted_dtypes(supported: set[torch.dtype]) -> list[torch.dtype]:
+    """The dtypes out of `supported` that this run tests, in a fixed order; one at least if any."""
+    wanted = config.FULL_DTYPES if config.FULL else config.DEFAULT_DTYPES
+    chosen = [dtype for dtype in wanted if dtype in supported]
+    if not chosen:
+        chosen = [dtype for dtype in config.FALLBACK_DTYPES if dtype in supported][:1]
+    return chosen
+
+
+# Tests run in the order of units, so one unit's phases share the samples.
+@lru_cache(maxsize=4)
+def samples(name: str, dtype: torch.dtype, requires_grad: bool) -> list[SampleInput]:
+    """Samples of the entry `name` on the CPU. Shared between phases: copy them, never write to them."""
+    made = OPS_BY_NAME[name].sample_inputs("cpu", dtype, requires_grad=requires_grad)
+    return list(made)
+
+
+def tolerance(op: OpInfo, dtype: torch.dtype, upstream_tests: Sequence[str]) -> Tolerance:
+    """PyTorch's tolerance for `op`: the overrides its entry has for these tests of TestCommon.
+
+    The loosest one counts where there are several; none leaves assertEqual's default for the dtype.
+    """
+    chosen = Tolerance(dtype)
+    for decorator in op.decorators:
+        parts = [decorator]
+        if isinstance(decorator, DecorateInfo):
+            active = any(
+                decorator.is_active("TestCommon", name, "cpu", dtype, {}) for name in upstream_tests
+            )
+            parts = decorator.decorators if active else []
+        for part in parts:
+            if isinstance(part, toleranceOverride) and dtype in part.d:
+                override = part.d[dtype]
+                chosen.atol = max(chosen.atol or 0.0, override.atol)
+                chosen.rtol = max(chosen.rtol or 0.0, override.rtol)
+            elif isinstance(part, precisionOverride) and dtype in part.d:
+                chosen.atol = max(chosen.atol or 0.0, part.d[dtype])
+                chosen.rtol = chosen.rtol or 0.0
+    return chosen
+
+
+class units(ops):
+    """`@ops` for conformance: the wanted dtypes of every entry, and none of upstream's skips.
+
+    Upstream's decorators name tests and devices of its own; those that name neither (skipCPUIfNoLapack,
+    onlyCUDA ...) would hide a unit without a trace. What may be left out is in expected_failures.py.
+    `applies(op)` gives the dtypes in which the phase exists for the entry, empty if it does not.
+    """
+
+    def __init__(self, applies: Callable[[OpInfo], set[torch.dtype]]) -> None:
+        super().__init__(op_db)
+        self.applies = applies
+
+    def _parametrize_test(
+        self, test: Callable, generic_cls: type, device_cls: type
+    ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
+        index, count = config.shard()
+        for op, dtype in every_unit()[index::count]:
+            if dtype not in self.applies(op):
+                continue
+
+            @wraps(test)
+            def unit_test(*args: Any, **kwargs: Any) -> None:
+                test(*args, **kwargs)
+
+            yield unit_test, op.formatted_name, {"op": op, "dtype": dtype}, lambda _: []
+
+
+@lru_cache(maxsize=1)
+def every_unit() -> list[tuple[OpInfo, torch.dtype]]:
+    """Every (entry, dtype) of this run, before sharding, in the order of the database."""
+    return [(op, dtype) for op in op_db for dtype in wanted_dtypes(set(op.supported_dtypes("cpu")))]

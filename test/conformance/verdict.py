@@ -1,0 +1,127 @@
+"""Decides what the result of a unit means, and records it.
+
+A unit is (database, entry, dtype) and is run in phases. The rules, all strict:
+
+* It fails on the device and passes with the CPU in the device's place: the device is at fault. It is a
+  test failure unless EXPECTED lists it.
+* It fails with the CPU in the device's place too: the test says nothing about the device, the unit is
+  "not judged". It is a test failure unless UNJUDGED lists it.
+* It is listed and the reason is gone: a test failure, so that the lists stay true.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import config
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from expected_failures import EXPECTED, UNJUDGED  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Key:
+    """One unit in one phase. `database` is "ops", "modules", "optims" ..."""
+
+    database: str
+    name: str
+    dtype: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.database}:{self.name}:{self.dtype}:{self.phase}"
+
+
+def listed(entries: dict[str, str], key: Key) -> str | None:
+    """The reason under which `entries` lists `key`; its keys are patterns for str(key)."""
+    text = str(key)
+    exact = entries.get(text)
+    if exact is not None:
+        return exact
+    return next((why for pattern, why in entries.items() if fnmatch.fnmatchcase(text, pattern)), None)
+
+
+def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
+    """Runs `run(device under test)` and applies the rules above.
+
+    `run` raises when the unit fails and returns a Comparison. Raises what makes the test fail, or
+    pytest's xfail for a listed unit.
+    """
+    _record(key, "started")
+    begin = time.perf_counter()
+
+    def record(status: str, **details: Any) -> None:
+        _record(key, status, seconds=round(time.perf_counter() - begin, 4), **details)
+
+    why_unjudged = listed(UNJUDGED, key)
+    if why_unjudged is not None:
+        try:
+            run(torch.device("cpu"))
+        except Exception:
+            record("unjudged", reason=why_unjudged)
+            pytest.xfail(f"not judged: {why_unjudged}")
+        record("failed", error="passes cpu against cpu but is listed in UNJUDGED")
+        pytest.fail(f"{key} passes cpu against cpu: take it off UNJUDGED")
+
+    why_expected = listed(EXPECTED, key)
+    try:
+        comparison = run(torch.device(config.DEVICE))
+    except Exception as error:
+        judge_error = error if config.DEVICE == "cpu" else _error_of(run, torch.device("cpu"))
+        if judge_error is not None:
+            record("failed", error=f"not judged and not listed: {_one_line(judge_error)}")
+            raise AssertionError(
+                f"{key} fails cpu against cpu, so it cannot be judged; if that is so upstream, list "
+                f"it in UNJUDGED with the reason. The error: {judge_error}"
+            ) from judge_error
+        if why_expected is not None:
+            record("expected_failure", reason=why_expected, error=_one_line(error))
+            pytest.xfail(why_expected)
+        record("failed", error=_one_line(error))
+        raise
+    if why_expected is not None:
+        record("failed", error="passes but is listed in EXPECTED")
+        pytest.fail(f"{key} passes: take it off EXPECTED")
+    record("passed", samples=comparison.samples, exact=comparison.exact)
+
+
+def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Exception | None:
+    try:
+        run(device)
+    except Exception as error:
+        return error
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+
+
+def _record(key: Key, status: str, **details: Any) -> None:
+    if config.JSON_PATH is None:
+        return
+    line = {
+        "database": key.database,
+        "name": key.name,
+        "dtype": key.dtype,
+        "phase": key.phase,
+        "status": status,
+        **details,
+    }
+    # One write to a file opened for appending: lines of several processes do not mix.
+    descriptor = os.open(config.JSON_PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,24 @@
+"""Units of the conformance suite that may fail, each with its reason.
+
+A key is "database:entry:dtype:phase"; `*` matches any text. Both lists are strict: a listed unit that
+passes fails the test run, so an entry goes when its reason goes. docs/testing.md explains the terms.
+"""
+
+# Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
+EXPECTED: dict[str, str] = {}
+
+# Fails with the CPU in the device's place too, so that nothing can be said about the device.
+UNJUDGED: dict[str, str] = {
+    "ops:jiterator_*:forward": "compiles CUDA source; raises on every other device",
+    "ops:jiterator_*:noncontiguous": "compiles CUDA source; raises on every other device",
+    "ops:_batch_norm_with_update:*:out": "its out arguments have names of their own, not out=",
+    "ops:equal:*:out": "returns a bool; takes no out=",
+    "ops:histogramdd:*:out": "takes no out=",
+    "ops:sparse.sampled_addmm:*:out": "out= has to be a sparse matrix; upstream skips its test too",
+    "ops:view_as_complex:*:noncontiguous": "needs contiguous input; upstream expects the failure",
+    "ops:float_power:float32:inplace": "its result is float64 and does not fit into its input",
+    "ops:clamp_m??:*:errors": "upstream's error inputs do not raise; expected failure upstream",
+    "ops:__rmod__:*:errors": "upstream's error inputs are Python numbers only, which do not raise",
+    "ops:__rpow__:*:errors": "upstream's error inputs are Python numbers only, which do not raise",
+    "ops:__rsub__:*:errors": "upstream's error inputs are Python numbers only, which do not raise",
+}

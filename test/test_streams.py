@@ -1,0 +1,163 @@
+"""Streams and events."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+from common import HologramTestCase
+from torch.testing._internal.common_utils import run_tests
+
+
+class TestStreams(HologramTestCase):
+    def test_is_a_torch_stream(self):
+        stream = torch.hologram.Stream()
+        self.assertIsInstance(stream, torch.Stream)
+        self.assertIsInstance(torch.hologram.current_stream(), torch.hologram.Stream)
+        self.assertEqual(stream.device, torch.device("hologram", 0))
+        self.assertIn("hologram:0", repr(stream))
+
+    def test_default_stream_is_current_at_first(self):
+        default = torch.hologram.default_stream()
+        self.assertEqual(torch.hologram.current_stream(), default)
+        self.assertEqual(torch.hologram.current_stream("hologram:0"), default)
+
+    def test_new_streams_differ(self):
+        first, second = torch.hologram.Stream(), torch.hologram.Stream(priority=-1)
+        self.assertNotEqual(first, second)
+        self.assertNotEqual(first, torch.hologram.default_stream())
+        self.assertEqual(len({first, second, torch.hologram.default_stream()}), 3)
+
+    def test_wrapping_an_existing_stream(self):
+        stream = torch.hologram.Stream()
+        same = torch.hologram.Stream(
+            stream_id=stream.stream_id,
+            device_index=stream.device_index,
+            device_type=stream.device_type,
+        )
+        self.assertEqual(same, stream)
+        self.assertEqual(hash(same), hash(stream))
+
+    def test_stream_context(self):
+        outer, inner = torch.hologram.Stream(), torch.hologram.Stream()
+        with torch.hologram.stream(outer):
+            self.assertEqual(torch.hologram.current_stream(), outer)
+            with torch.hologram.stream(inner):
+                self.assertEqual(torch.hologram.current_stream(), inner)
+            with torch.hologram.stream(None):
+                self.assertEqual(torch.hologram.current_stream(), outer)
+            self.assertEqual(torch.hologram.current_stream(), outer)
+        self.assertEqual(torch.hologram.current_stream(), torch.hologram.default_stream())
+
+    def test_stream_context_ends_with_an_exception(self):
+        with self.assertRaises(KeyError), torch.hologram.stream(torch.hologram.Stream()):
+            raise KeyError
+        self.assertEqual(torch.hologram.current_stream(), torch.hologram.default_stream())
+
+    def test_one_context_entered_twice(self):
+        context = torch.hologram.stream(torch.hologram.Stream())
+        with context, context:
+            self.assertEqual(torch.hologram.current_stream(), context.stream)
+        self.assertEqual(torch.hologram.current_stream(), torch.hologram.default_stream())
+
+    def test_a_stream_is_a_context(self):
+        stream = torch.hologram.Stream()
+        with stream:
+            self.assertEqual(torch.hologram.current_stream(), stream)
+        self.assertEqual(torch.hologram.current_stream(), torch.hologram.default_stream())
+
+    def test_set_stream(self):
+        stream = torch.hologram.Stream()
+        torch.hologram.set_stream(stream)
+        try:
+            self.assertEqual(torch.hologram.current_stream(), stream)
+            torch.hologram.set_stream(None)
+            self.assertEqual(torch.hologram.current_stream(), stream)
+        finally:
+            torch.hologram.set_stream(torch.hologram.default_stream())
+
+    def test_current_stream_is_per_thread(self):
+        seen = []
+        with torch.hologram.stream(torch.hologram.Stream()):
+            thread = threading.Thread(target=lambda: seen.append(torch.hologram.current_stream()))
+            thread.start()
+            thread.join()
+        self.assertEqual(seen, [torch.hologram.default_stream()])
+
+    def test_work_across_streams(self):
+        stream = torch.hologram.Stream()
+        x = torch.ones(1000, device="hologram")
+        with torch.hologram.stream(stream):
+            y = x + 1
+        torch.hologram.current_stream().wait_stream(stream)
+        y.record_stream(torch.hologram.current_stream())
+        self.assertEqual((y * 2).cpu(), torch.full((1000,), 4.0))
+        stream.synchronize()
+        self.assertTrue(stream.query())
+
+    def test_unknown_stream(self):
+        with self.assertRaisesRegex(RuntimeError, "hologram:0 has no stream with id 123456"):
+            torch.hologram.set_stream(
+                torch.hologram.Stream(
+                    stream_id=123456, device_index=0, device_type=torch.hologram.Stream().device_type
+                )
+            )
+
+
+class TestEvents(HologramTestCase):
+    def test_is_a_torch_event(self):
+        event = torch.hologram.Event()
+        self.assertIsInstance(event, torch.Event)
+        self.assertEqual(event.device.type, "hologram")
+
+    def test_record_query_wait(self):
+        stream, event = torch.hologram.Stream(), torch.hologram.Event()
+        self.assertTrue(event.query())  # nothing recorded, nothing to wait for
+        event.record(stream)
+        event.wait()
+        torch.hologram.current_stream().wait_event(event)
+        event.synchronize()
+        self.assertTrue(event.query())
+
+    def test_stream_makes_events(self):
+        event = torch.hologram.current_stream().record_event()
+        self.assertIsInstance(event, torch.hologram.Event)
+        given = torch.hologram.Event()
+        self.assertIs(torch.hologram.current_stream().record_event(given), given)
+
+    def test_elapsed_time(self):
+        start, end = (torch.hologram.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        time.sleep(0.02)
+        end.record()
+        end.synchronize()
+        milliseconds = start.elapsed_time(end)
+        self.assertGreaterEqual(milliseconds, 20)
+        self.assertLess(milliseconds, 10_000)
+        self.assertLess(end.elapsed_time(start), 0)
+
+    def test_elapsed_time_needs_records(self):
+        start, end = (torch.hologram.Event(enable_timing=True) for _ in range(2))
+        with self.assertRaisesRegex(RuntimeError, "recorded"):
+            start.elapsed_time(end)
+
+    def test_elapsed_time_needs_timing(self):
+        start, end = torch.hologram.Event(), torch.hologram.Event()
+        start.record()
+        end.record()
+        with self.assertRaisesRegex((RuntimeError, ValueError), "enable_timing"):
+            start.elapsed_time(end)
+
+    def test_generic_classes(self):
+        stream = torch.Stream(device="hologram")
+        event = torch.Event(device="hologram", enable_timing=True)
+        event.record(stream)
+        event.synchronize()
+        self.assertTrue(event.query())
+        with stream:
+            self.assertEqual(torch.hologram.current_stream(), stream)
+
+
+if __name__ == "__main__":
+    run_tests()

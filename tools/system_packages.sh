@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Prints the Debian packages that building torch_hologram needs and this machine lacks, one a line;
+# prints nothing when all is there. What counts is that a tool works, not which package brought it.
+# usage: tools/system_packages.sh [python]      (default: python3)
+set -u
+python=${1:-python3}
+
+command -v make >/dev/null || echo make
+# The compiler has to know C++20.
+echo 'int main() { return []<class T>(T x) { return x; }(0); }' |
+  "${CXX:-g++}" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || echo g++
+if ! command -v "$python" >/dev/null; then
+  printf '%s\n' python3 python3-venv python3-dev
+  exit 0
+fi
+"$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+"$python" -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+' || echo python3-dev

@@ -1,0 +1,63 @@
+"""hologram: an out-of-tree PyTorch device.
+
+``import torch`` is enough when the package is installed: torch loads it through the
+``torch.backends`` entry point. ``import torch_hologram`` does the same and, unlike the entry point,
+raises ``ImportError`` at once when the package cannot work with the torch that is installed.
+Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is its module.
+"""
+
+from __future__ import annotations
+
+# True until the last line of this file has run; see _autoload().
+_importing = True
+
+
+def _autoload() -> None:
+    """Entry point ``torch.backends``, called by torch at the end of ``import torch``.
+
+    Never raises: an error is kept, and raised by the first use of the device.
+    """
+    if _importing:
+        # `import torch_hologram` came first and is itself waiting for `import torch`. It registers
+        # the device when torch is there, and its caller wants to see the error.
+        return
+    try:
+        _load()
+    except Exception as error:
+        from torch_hologram._unavailable import install
+
+        install(error)
+
+
+def _load() -> None:
+    """Loads the extension and registers the device.
+
+    Raises:
+        ImportError: torch is of an unsupported version, or not of the one this was built for
+            (raised before the extension is touched), or the extension does not load.
+    """
+    from torch_hologram._version_check import check_torch
+
+    check_torch()
+
+    from torch_hologram._registration import register
+
+    register()
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from torch_hologram._build_info import VERSION
+
+        return VERSION
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+import torch  # noqa: E402  (_autoload may be called before this line has finished)
+
+# While torch is still being imported this file was reached through the entry point: torch calls
+# _autoload() next, and an error raised here would break `import torch`.
+if not getattr(torch.__spec__, "_initializing", False):
+    _load()
+
+_importing = False

@@ -1,0 +1,3 @@
+# _build_info.py is written by setup.py.
+TORCH_MINOR: str
+VERSION: str

@@ -1,0 +1,90 @@
+"""What the modules behind ``torch.hologram`` share: the device's name, indices, initialisation."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    # What torch.cuda's functions take for a device; None is the current one.
+    Device: TypeAlias = torch.device | str | int | None
+
+DEVICE_TYPE = "hologram"
+
+
+def device_index(device: Device = None, *, optional: bool = True) -> int:
+    """Returns the index a device argument stands for.
+
+    Args:
+        device: ``torch.device("hologram", 1)``, ``"hologram:1"``, ``1``, or, for the current
+            device, ``None`` or ``"hologram"``. An integer is returned as it is.
+        optional: whether a device without an index means the current device.
+
+    Raises:
+        ValueError: the device is of another type, or has no index and ``optional`` is false.
+    """
+    if isinstance(device, int):
+        return device
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != DEVICE_TYPE:
+            raise ValueError(f"Expected a {DEVICE_TYPE} device, but got: {device}")
+        if device.index is not None:
+            return device.index
+    elif device is not None:
+        raise TypeError(
+            f"Expected a torch.device, str, int or None for a device, but got: {device!r}"
+        )
+    if not optional:
+        raise ValueError(
+            "Expected a torch.device with a specified index or an integer, but got: "
+            f"{device if device is not None else 'None'}"
+        )
+    from torch_hologram import _C
+
+    return _C.current_device()
+
+
+# Seeds asked for before the device was initialised: device index -> seed.
+_pending_seeds: dict[int, int] = {}
+_pending_lock = threading.Lock()
+
+
+def is_initialized() -> bool:
+    """Returns whether the device has been used in this process."""
+    from torch_hologram import _C
+
+    return _C.is_initialized() and not _C.has_forked()
+
+
+def lazy_init() -> None:
+    """Initialises the device and applies the seeds that waited for it.
+
+    Raises:
+        RuntimeError: in a child forked after the device was initialised.
+    """
+    from torch_hologram import _C
+
+    _C.init()
+    if _pending_seeds:
+        with _pending_lock:
+            for index, seed in _pending_seeds.items():
+                _C.default_generator(index).manual_seed(seed)
+            _pending_seeds.clear()
+
+
+def seed_when_initialized(index: int, seed: int) -> None:
+    """Seeds the default generator of a device: now if it is initialised, or else when it is.
+
+    So ``torch.manual_seed`` at the top of a script does not initialise the device, which would
+    make it unusable in workers forked later.
+    """
+    with _pending_lock:
+        _pending_seeds[index] = seed
+    if is_initialized():
+        lazy_init()

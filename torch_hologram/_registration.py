@@ -1,0 +1,57 @@
+"""Makes the loaded extension a device of torch's, everywhere torch keeps a list of devices."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
+
+from torch_hologram._device import DEVICE_TYPE
+
+
+def register() -> None:
+    """Loads the extension, names the device, registers its module and extends torch for it.
+
+    Raises:
+        ImportError: the extension does not load.
+        RuntimeError: another package has taken torch's one place for an out-of-tree device.
+    """
+    try:
+        from torch_hologram import _C
+    except ImportError as error:
+        raise ImportError(
+            f"torch_hologram's extension does not load with torch {torch.__version__}: {error}"
+        ) from error
+
+    rename_privateuse1_backend(DEVICE_TYPE)
+    from torch_hologram import compile, device_module, dlpack, multiprocessing, safetensors
+
+    sys.modules.pop(f"torch.{DEVICE_TYPE}", None)
+    if hasattr(torch, DEVICE_TYPE):  # what an earlier attempt left, see _unavailable.py
+        delattr(torch, DEVICE_TYPE)
+    torch._register_device_module(DEVICE_TYPE, device_module)
+    if not hasattr(torch.Tensor, f"is_{DEVICE_TYPE}"):
+        generate_methods_for_privateuse1_backend(for_storage=True)
+    dlpack.register()
+    multiprocessing.register()
+    safetensors.register()
+    compile.take_over_inductor()
+
+    process = os.getpid()
+
+    def stop_autograd_threads() -> None:
+        # The threads exist in this process only, not in forked ones.
+        if os.getpid() == process:
+            _C.stop_autograd_threads()
+
+    # torch stops autograd's device threads after Python has finalised, when a thread that still
+    # needs the interpreter, to drop a Python object or its own thread state, aborts the process.
+    # So they are stopped here. atexit runs the first registered last: after everything of the
+    # user's that might still run a backward.
+    atexit.register(stop_autograd_threads)

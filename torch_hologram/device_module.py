@@ -1,0 +1,154 @@
+"""``torch.hologram``: the device module, with the names of ``torch.cuda``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import OutOfMemoryError
+
+from torch_hologram import _C, amp, memory, random
+from torch_hologram._device import lazy_init
+from torch_hologram.alias import alias_as_cpu, alias_from_cpu
+from torch_hologram.amp import get_amp_supported_dtype, is_bf16_supported
+from torch_hologram.devices import (
+    DeviceProperties,
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from torch_hologram.fallback import (
+    FallbackReport,
+    FallbackRow,
+    fallback_report,
+    get_fallback_mode,
+    reset_fallback_report,
+    set_fallback_mode,
+)
+from torch_hologram.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from torch_hologram.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_hologram.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+if TYPE_CHECKING:
+    # Computed on access: they change when the device is initialised.
+    _initialized: bool
+    default_generators: tuple[torch.Generator, ...]
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "FallbackReport",
+    "FallbackRow",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "alias_as_cpu",
+    "alias_from_cpu",
+    "amp",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "fallback_report",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_fallback_mode",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_fallback_report",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_fallback_mode",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+# The private names below are what torch's device-generic code asks a device module for:
+# _lazy_init (tensor construction), _is_in_bad_fork (torch.manual_seed), _initialized
+# (torch.utils.checkpoint), _get_generator (AOTAutograd).
+_lazy_init = lazy_init
+_is_in_bad_fork = _C.has_forked
+
+
+def _get_generator(device: torch.device) -> torch.Generator:
+    return random.default_generator(device)
+
+
+def __getattr__(name: str) -> object:
+    if name == "_initialized":
+        return is_initialized()
+    if name == "default_generators":
+        return random.default_generators()
+    raise AttributeError(f"module 'torch.hologram' has no attribute {name!r}")

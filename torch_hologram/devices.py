@@ -1,0 +1,173 @@
+"""Which devices there are, and which one is current."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from torch_hologram import _C
+from torch_hologram._device import DEVICE_TYPE, device_index, is_initialized, lazy_init
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
+
+__all__ = [
+    "DeviceProperties",
+    "can_device_access_peer",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "init",
+    "is_available",
+    "is_initialized",
+    "set_device",
+    "synchronize",
+]
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a device is.
+
+    Attributes:
+        name: the processor's name.
+        backend: what executes, ``"cpu"``.
+        total_memory: memory in bytes.
+        multi_processor_count: processors the device computes with.
+        isa: instruction set of the kernels, ``"avx512"``, ``"avx2"``, ``"neon"`` or ``"baseline"``.
+        l2_cache_size: level 2 cache of one processor in bytes, 0 if unknown.
+        major: major version of the device's capability.
+        minor: minor version of the device's capability.
+    """
+
+    name: str
+    backend: str
+    total_memory: int
+    multi_processor_count: int
+    isa: str
+    l2_cache_size: int
+    major: int
+    minor: int
+
+
+def is_available() -> bool:
+    """Returns whether there is a hologram device. Never raises."""
+    return _C.device_count() > 0
+
+
+def device_count() -> int:
+    """Returns the number of hologram devices. Does not initialise them."""
+    return _C.device_count()
+
+
+def init() -> None:
+    """Initialises the device; any use of it does the same.
+
+    Raises:
+        RuntimeError: in a child forked after the device was initialised.
+    """
+    lazy_init()
+
+
+def current_device() -> int:
+    """Returns the index of the device that is current in this thread."""
+    return _C.current_device()
+
+
+def set_device(device: Device) -> None:
+    """Makes a device current in this thread; prefer :class:`device` in a ``with`` statement.
+
+    Args:
+        device: a device with an index. A negative integer leaves the current device as it is.
+
+    Raises:
+        ValueError: the device has no index or is of another type.
+        RuntimeError: there is no device of that index.
+    """
+    index = device_index(device, optional=False)
+    if index >= 0:
+        lazy_init()
+        _C.set_device(index)
+
+
+class device:
+    """Context manager that makes a device current, and the previous one on exit.
+
+    Args:
+        device: a device, or ``None`` or a negative integer for no change.
+
+    Raises:
+        ValueError: the device is of another type.
+        RuntimeError: on entry, if there is no device of that index.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.idx = -1 if device is None else device_index(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _C.maybe_exchange_device(self.idx)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        _C.maybe_exchange_device(self.prev_idx)
+        return False
+
+
+class device_of(device):
+    """Context manager that makes the device of a tensor or storage current.
+
+    Args:
+        obj: no change if it is not on a hologram device.
+    """
+
+    def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
+        super().__init__(obj.device if obj.device.type == DEVICE_TYPE else None)
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """Returns the properties of a device, by default the current one.
+
+    Raises:
+        RuntimeError: there is no device of that index.
+    """
+    return DeviceProperties(**_C.device_properties(device_index(device)))
+
+
+def get_device_name(device: Device = None) -> str:
+    """Returns the name of a device, by default of the current one."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """Returns the (major, minor) version of a device's capability, by default the current one's."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Returns whether a device can read and write the memory of another.
+
+    Devices of the CPU backend share the host's memory, so they can.
+
+    Raises:
+        RuntimeError: there is no device of one of the indices.
+    """
+    return get_device_properties(device).backend == get_device_properties(peer_device).backend
+
+
+def synchronize(device: Device = None) -> None:
+    """Waits for everything issued to a device, by default the current one, in all its streams."""
+    lazy_init()
+    _C.synchronize(device_index(device))

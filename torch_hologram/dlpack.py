@@ -1,0 +1,125 @@
+"""DLPack: a hologram tensor is host memory, so it is exchanged as a CPU tensor.
+
+NumPy and other libraries share a hologram tensor's memory through ``from_dlpack``; between torch
+tensors the device is kept. torch's own ``Tensor.__dlpack_device__`` does not know a renamed device,
+so the two methods and ``torch.from_dlpack`` are extended here. What is not hologram goes to torch's
+own functions unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.dlpack
+from torch.overrides import has_torch_function_unary
+from torch.utils.dlpack import DLDeviceType
+
+from torch_hologram import _C
+from torch_hologram._device import DEVICE_TYPE, device_index
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
+
+_tensor_dlpack = torch.Tensor.__dlpack__
+_tensor_dlpack_device = torch.Tensor.__dlpack_device__
+_torch_from_dlpack = torch.utils.dlpack.from_dlpack
+
+_CPU = (int(DLDeviceType.kDLCPU), 0)
+
+
+def _is_hologram(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.device.type == DEVICE_TYPE
+
+
+@functools.wraps(_tensor_dlpack_device)
+def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
+    # A subclass with __torch_function__ comes back here from torch's method, unwrapped.
+    if has_torch_function_unary(self) or not _is_hologram(self):
+        return _tensor_dlpack_device(self)
+    return DLDeviceType.kDLCPU, 0
+
+
+@functools.wraps(_tensor_dlpack)
+def _dlpack(
+    self: torch.Tensor,
+    *,
+    stream: Any = -1,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[Any, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    if has_torch_function_unary(self) or not _is_hologram(self):
+        return _tensor_dlpack(
+            self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
+    # A capsule holds neither autograd history nor lazy bits, so torch refuses these too.
+    if self.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if self.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    if self.is_neg():
+        raise BufferError("Can't export tensors with the negative bit set")
+    if self.layout != torch.strided:
+        raise BufferError("Can't export tensors with layout other than torch.strided")
+    if stream is not None and stream != -1:
+        raise BufferError(
+            f"Can't export a {DEVICE_TYPE} tensor to stream {stream!r}: it is exported as host "
+            "memory, for which the stream is None or -1"
+        )
+
+    extension = (int(DLDeviceType.kDLExtDev), self.device.index)
+    target = _CPU if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if target == _CPU:
+        exported = _C.alias_as_cpu(self)
+    elif target == extension:
+        exported = self
+    else:
+        raise BufferError(
+            f"Can't export a {self.device} tensor to DLPack device {_name(target)}, only to "
+            f"{_name(_CPU)} and {_name(extension)}"
+        )
+    if max_version is None or max_version[0] < 1:
+        return torch._C._to_dlpack(exported, dl_device=None, copy=copy)
+    return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy)
+
+
+@functools.wraps(_torch_from_dlpack)
+def _from_dlpack(
+    ext_tensor: Any, *, device: Device = None, copy: bool | None = None
+) -> torch.Tensor:
+    target = None if device is None else torch.device(device)
+    if _is_hologram(ext_tensor) and target is None:
+        target = ext_tensor.device
+    if target is None or target.type != DEVICE_TYPE or not hasattr(ext_tensor, "__dlpack__"):
+        return _torch_from_dlpack(ext_tensor, device=device, copy=copy)
+
+    index = device_index(target)
+    if _is_hologram(ext_tensor) and ext_tensor.device.index != index:
+        return _torch_from_dlpack(ext_tensor, device=torch.device(DEVICE_TYPE, index), copy=copy)
+    # The producer's host memory is device memory as it is.
+    shared = _torch_from_dlpack(ext_tensor, copy=copy)
+    if shared.device.type == "cpu":
+        return _C.alias_from_cpu(shared, index)
+    if copy is False:
+        raise ValueError(
+            f"cannot move DLPack tensor from device {shared.device} to {DEVICE_TYPE}:{index} "
+            "without copying. Set copy=None or copy=True."
+        )
+    return shared.to(torch.device(DEVICE_TYPE, index))
+
+
+def _name(device: tuple[int, int]) -> str:
+    try:
+        return f"({DLDeviceType(device[0]).name}, {device[1]})"
+    except ValueError:
+        return str(device)
+
+
+def register() -> None:
+    """Extends ``Tensor.__dlpack__``, ``Tensor.__dlpack_device__`` and ``torch.from_dlpack``."""
+    torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+    torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+    torch.utils.dlpack.from_dlpack = _from_dlpack
+    torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

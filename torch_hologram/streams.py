@@ -1,0 +1,133 @@
+"""Streams and events."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_hologram import _C
+from torch_hologram._device import DEVICE_TYPE, device_index, lazy_init
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
+
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
+
+
+class Stream(torch.Stream):
+    """A sequence of operations that a device runs in the order they were issued.
+
+    Args:
+        device: where the stream is, by default the current device.
+        priority: lower numbers are more urgent.
+        stream_id, device_index, device_type: the parts of an existing stream, to wrap it.
+    """
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+        lazy_init()
+        if "stream_id" in kwargs:
+            return super().__new__(cls, priority=priority, **kwargs)
+        where = torch.device(DEVICE_TYPE, device_index(device))
+        return super().__new__(cls, device=where, priority=priority, **kwargs)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Records an event, by default a new :class:`Event`, after what was issued so far."""
+        if event is None:
+            event = Event()
+        event.record(self)
+        return event
+
+    def __repr__(self) -> str:
+        return f"torch.hologram.Stream(device={self.device}, stream_id={self.stream_id})"
+
+
+class Event(torch.Event):
+    """A point in a stream that can be waited for, asked about and timed.
+
+    Args:
+        enable_timing: whether :meth:`elapsed_time` works with this event.
+        blocking: whether :meth:`synchronize` may sleep; kept for torch.cuda's sake.
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False) -> Event:
+        lazy_init()
+        return super().__new__(
+            cls, device=DEVICE_TYPE, enable_timing=enable_timing, blocking=blocking
+        )
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Records the event after what was issued to a stream, by default the current one."""
+        super().record(current_stream() if stream is None else stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Makes later work of a stream, by default the current one, wait for the event."""
+        super().wait(current_stream() if stream is None else stream)
+
+
+def current_stream(device: Device = None) -> Stream:
+    """Returns the stream that is current on a device, by default on the current one."""
+    return _wrap(_C.current_stream(device_index(device)))
+
+
+def default_stream(device: Device = None) -> Stream:
+    """Returns the stream a device, by default the current one, starts with."""
+    return _wrap(_C.default_stream(device_index(device)))
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream and its device current; prefer :func:`stream` in a ``with`` statement.
+
+    Args:
+        stream: ``None`` changes nothing.
+    """
+    if stream is not None:
+        _C.set_device(stream.device_index)
+        _C.set_stream(stream.stream_id, stream.device_index, stream.device_type)
+
+
+class StreamContext:
+    """Context manager that makes a stream and its device current.
+
+    Args:
+        stream: ``None`` changes nothing.
+    """
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._previous: list[tuple[int, Stream]] = []
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._previous.append((_C.current_device(), current_stream(self.stream.device_index)))
+            set_stream(self.stream)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.stream is not None:
+            index, stream = self._previous.pop()
+            set_stream(stream)
+            _C.set_device(index)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Returns a context manager that makes a stream and its device current; see StreamContext."""
+    return StreamContext(stream)
+
+
+def _wrap(parts: tuple[int, int, int]) -> Stream:
+    stream_id, index, device_type = parts
+    return Stream(stream_id=stream_id, device_index=index, device_type=device_type)
