@@ -2,7 +2,8 @@
 #
 # The environment (.venv) and the build are files with prerequisites, so a second run repeats neither.
 # Variables: PYTHON (the interpreter the environment is made from), JOBS (test processes), ARGS (more
-# arguments for pytest), TORCH (for test-torch).
+# arguments for pytest), TORCH (another torch than the pinned one, in an environment of its own:
+# `make test TORCH=2.12.1`).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,11 +14,13 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+TORCH ?=
 
-VENV := .venv
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.dependencies-installed
-BUILT := build/.installed
+# The extension is built in place, so one torch at a time owns it: building removes the other stamps.
+BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 
 # One thread per test process: the processes already fill the machine, and two OpenMP teams on the
 # same cores wait for each other. Tests that are about threads set their own number.
@@ -43,13 +46,15 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 $(DEPS): requirements-dev.txt constraints.txt | $(PY)
-	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	sed '$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)' constraints.txt > $(VENV)/constraints.txt
+	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt -c $(VENV)/constraints.txt
+	@rm -rf build/temp
 	@touch $@
 
 # pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
 $(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(DEPS)
 	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@mkdir -p $(@D) && touch $@
+	@mkdir -p build && rm -f build/.built* && touch $@
 
 wheel: $(DEPS) ## dist/*.whl for this Python and this torch
 	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .
@@ -105,15 +110,15 @@ clean: ## Remove build products (the environment stays)
 	rm -rf build dist *.egg-info csrc/test/build demo.png
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f torch_hologram/*.so torch_hologram/_build_info.py
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
 distclean: clean ## Remove the environment too
-	rm -rf $(VENV)
+	rm -rf .venv .venv-torch-*
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-sanitizers test-package test-torch \
+.PHONY: demo build wheel sdist test test-full test-core test-sanitizers test-package \
         lint format bench bench-check docs check-docs clean distclean help

@@ -252,6 +252,7 @@ for use in {uses}:
             + """
 import torch
 for attempt in range(2):
+    sys.modules["torch_hologram._build_info"] = build
     try:
         import torch_hologram
     except ImportError as error:

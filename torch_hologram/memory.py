@@ -152,7 +152,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     ][: 3 if abbreviated else None]
     columns = {"Now": "current", "Peak": "peak", "Total": "allocated", "Freed": "freed"}
 
-    width = 22 + len(columns) * 14
+    width = 23 + len(columns) * 14
     rule = "|" + "-" * (width - 2) + "|"
     head = f"hologram:{index} memory, {_format_bytes(stats.get('limit_bytes', 0)).strip()} at most"
     events = f"out of memory: {stats.get('num_ooms', 0)} times, " + (

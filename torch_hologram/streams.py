@@ -73,6 +73,15 @@ class Event(torch.Event):
         """Makes later work of a stream, by default the current one, wait for the event."""
         super().wait(current_stream() if stream is None else stream)
 
+    def elapsed_time(self, other: torch.Event) -> float:
+        """Returns the milliseconds from this event to a later one.
+
+        Raises:
+            RuntimeError: one of the two was not recorded, or was made without ``enable_timing``.
+        """
+        # torch.Event's own method refuses subclasses of torch.Event for `other`.
+        return _C.event_elapsed_time(self.event_id, other.event_id)
+
 
 def current_stream(device: Device = None) -> Stream:
     """Returns the stream that is current on a device, by default on the current one."""

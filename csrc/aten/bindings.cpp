@@ -1,12 +1,14 @@
 // The Python extension torch_hologram._C.
 #include <ATen/core/Generator.h>
 #include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/alias.h"
+#include "aten/autograd_threads.h"
+#include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
 #include "aten/generator.h"
@@ -136,6 +138,12 @@ void bind(py::module_& m) {
     set_current_device(device);
     exchange_current_stream(device, id);
   });
+  // Takes event handles (torch.Event.event_id), because torch's own elapsed_time() refuses
+  // subclasses of torch.Event.
+  m.def("event_elapsed_time", [](uintptr_t start, uintptr_t end) {
+    return c10::impl::getDeviceGuardImpl(kHologram)->elapsedTime(
+        reinterpret_cast<void*>(start), reinterpret_cast<void*>(end), -1);
+  });
   m.def("default_generator", [](int64_t index) { return default_generator(checked(index)); });
 
   m.def("memory_stats", &memory_stats);
@@ -185,11 +193,19 @@ void bind(py::module_& m) {
     return hologram_alias(tensor, checked(index));
   });
 
-  // Ends autograd's device threads, so that none takes the GIL while the interpreter goes away.
-  m.def(
-      "stop_autograd_threads",
-      [] { torch::autograd::Engine::get_default_engine().stop(); },
-      py::call_guard<py::gil_scoped_release>());
+  m.def("rebind_storage_", [](const at::Tensor& tensor, const at::Tensor& cpu) {
+    TORCH_CHECK_TYPE(tensor.device().type() == kHologram && cpu.device().is_cpu(),
+                     "expected a hologram tensor and a CPU tensor, got ", tensor.device(), " and ",
+                     cpu.device());
+    TORCH_CHECK(tensor.storage().nbytes() == cpu.storage().nbytes(), "expected storages of one "
+                "size, got ", tensor.storage().nbytes(), " and ", cpu.storage().nbytes(),
+                " bytes");
+    rebind_storage(tensor.storage().unsafeGetStorageImpl(),
+                   c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                       cpu.storage().unsafeGetStorageImpl()));
+  });
+  m.def("stop_autograd_threads", &stop_autograd_threads,
+        py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

@@ -158,13 +158,16 @@ bool adopt_twin_bytes(const c10::Storage& storage) {
   if (twin == nullptr || (twin->data() == impl->data() && twin->nbytes() == impl->nbytes())) {
     return false;
   }
-  auto fresh = make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin),
-                                 static_cast<c10::DeviceIndex>(block->device));
-  const size_t nbytes = fresh.nbytes();
-  impl->set_data_ptr_noswap(
-      std::move(fresh.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
-  impl->set_nbytes(nbytes);
+  rebind_storage(impl, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin));
   return true;
+}
+
+void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu) {
+  auto fresh = make_storage_over(std::move(cpu), storage->device().index());
+  const size_t nbytes = fresh.nbytes();
+  storage->set_data_ptr_noswap(
+      std::move(fresh.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
+  storage->set_nbytes(nbytes);
 }
 
 void resize_storage(c10::StorageImpl* storage, size_t nbytes) {

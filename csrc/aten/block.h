@@ -45,6 +45,10 @@ c10::StorageImpl* twin(const c10::Storage& storage);
 // Returns true if anything changed.
 bool adopt_twin_bytes(const c10::Storage& storage);
 
+// Makes a hologram storage look at the bytes of a CPU storage, its twin from now on. The size in
+// bytes becomes that of the CPU storage.
+void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu);
+
 // Grows or shrinks a hologram storage to nbytes, keeping the common prefix.
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);
 

@@ -24,7 +24,7 @@ class SpinLock {
   void unlock() noexcept { locked_.store(false, std::memory_order_release); }
 
  private:
-  static constexpr int kSpinsBeforeYield = 128;
+  static constexpr int kSpinsBeforeYield = 16;
 
   static void pause() noexcept {
 #if defined(__x86_64__)

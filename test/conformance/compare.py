@@ -89,6 +89,7 @@ class Comparison:
     tolerance: Tolerance
     samples: int = 0
     exact: bool = True
+    last_error: Exception | None = None
 
     def run(
         self,
@@ -117,7 +118,7 @@ class Comparison:
     def result(self) -> Comparison:
         """This comparison; raises Vacuous when no sample got as far as being compared."""
         if self.samples == 0:
-            raise Vacuous("no sample of this unit runs on the CPU")
+            raise Vacuous(f"nothing to compare; the CPU's last error: {self.last_error!r}")
         return self
 
     def outcomes(self, expected: Outcome, actual: Outcome, what: str) -> bool:
@@ -127,6 +128,7 @@ class Comparison:
         exception where only the device raised.
         """
         if expected.error is not None:
+            self.last_error = expected.error
             if actual.error is None:
                 raise AssertionError(f"{what}: the CPU raises {expected.error!r}, the device returns")
             if type(actual.error) is not type(expected.error):
@@ -296,9 +298,11 @@ def aliasing(results: Any, arguments: Any) -> list[str]:
         if storage is None:
             continue
         owner = storages.setdefault(storage, len(known) + offset)
-        relation = "view" if tensor._is_view() else "no view"
+        relation = "own storage"
+        # Whether a result is a view of something the caller cannot see makes no difference.
         if owner != len(known) + offset:
-            relation += f" in the storage of {owner} at offset {tensor.storage_offset()}"
+            kind = "view" if tensor._is_view() else "no view"
+            relation = f"{kind} in the storage of {owner} at offset {tensor.storage_offset()}"
         same = next((i for i, argument in enumerate(known) if argument is tensor), None)
         relations.append(relation if same is None else f"{relation}, is {same}")
     return relations

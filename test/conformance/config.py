@@ -20,6 +20,11 @@ FULL = os.environ.get("HOLOGRAM_TEST_FULL", "0") == "1"
 JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
 TIMEOUT_SECONDS = float(os.environ.get("HOLOGRAM_TEST_TIMEOUT", "300"))
 
+if DEVICE != "cpu":
+    # Before torch.testing._internal looks which devices there are, and not by autoload alone: an
+    # error inside that would leave no device and therefore no tests.
+    import torch_hologram  # noqa: F401
+
 DEFAULT_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
 FULL_DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,

@@ -14,10 +14,6 @@ import torch
 from . import config
 from .op_phases import PHASES
 
-if config.DEVICE != "cpu":
-    # Not by autoload alone: an error inside it would leave no device and no tests, silently.
-    import torch_hologram  # noqa: F401
-
 # Reserved before pytest's capture replaces file descriptor 2: a timeout has to be seen.
 _STDERR = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
 

@@ -34,6 +34,9 @@ from .units import samples, tolerance, wanted_dtypes
 # resizing adds elements that nobody has written.
 UNINITIALISED = {"resize_", "resize_as_"}
 
+# Entries whose arguments after the input have to be on the CPU whatever the device of the input.
+HOST_ARGUMENTS = {"tensor_split"}
+
 
 @dataclass
 class Call:
@@ -45,9 +48,12 @@ class Call:
     kwargs: dict[str, Any]
 
     @staticmethod
-    def of(parts: Any, device: torch.device) -> Call:
+    def of(op: OpInfo, parts: Any, device: torch.device) -> Call:
         """A copy of `parts`, a sample's (input, args, kwargs) on the CPU."""
-        return Call(device, *Transfer(device)(parts))
+        input, args, kwargs = Transfer(device)(parts)
+        if op.full_name in HOST_ARGUMENTS:
+            args = Transfer(CPU)(parts[1])
+        return Call(device, input, args, kwargs)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -102,7 +108,7 @@ class Unit:
         parts = prepare((sample.input, sample.args, sample.kwargs))
         self.comparison.run(
             f"{what} {sample.name}".strip(),
-            lambda device: attempt(Call.of(parts, device)),
+            lambda device: attempt(Call.of(self.op, parts, device)),
             values=self._initialised,
             on_device=_names_device(parts) if on_device is None else on_device,
         )
@@ -248,7 +254,7 @@ def out(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device) ->
 
 
 def _functional(op: OpInfo, sample: SampleInput) -> Any:
-    call = Call.of((sample.input, sample.args, sample.kwargs), CPU)
+    call = Call.of(op, (sample.input, sample.args, sample.kwargs), CPU)
     with torch.no_grad():
         return call.run(op)
 
@@ -315,7 +321,7 @@ def _storage(tensor: torch.Tensor) -> torch.Tensor:
 
 def _wrong_device(unit: Unit, what: str, sample: SampleInput, result: Any) -> None:
     """`out` on the CPU is refused with RuntimeError, except by factories that name no device."""
-    call = Call.of((sample.input, sample.args, sample.kwargs), unit.device)
+    call = Call.of(unit.op, (sample.input, sample.args, sample.kwargs), unit.device)
     outputs = map_tensors(torch.clone, _plain(result))
     outcome = observe(lambda: call.run(unit.op, out=outputs))
     if unit.op.is_factory_function and sample.kwargs.get("device") is None:

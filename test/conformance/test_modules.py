@@ -7,13 +7,12 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_modules import ModuleInfo, module_db, modules
 from torch.testing._internal.common_utils import TestCase
 
 from . import config
 from .module_phases import PHASES
-from .units import dtype_name, wanted_dtypes
+from .units import dtype_name, instantiate, wanted_dtypes
 from .verdict import Key, conclude
 
 
@@ -67,4 +66,4 @@ class TestModules(TestCase):
         self._run("errors", module_info, dtype)
 
 
-instantiate_device_type_tests(TestModules, globals(), only_for=config.DEVICE)
+instantiate(TestModules, globals())

@@ -32,13 +32,12 @@ class Transfer:
             return self._tensor(value)
         if isinstance(value, torch.device):
             return self.device if value.type == "cpu" else value
+        if isinstance(value, str) and value == "cpu":
+            return str(self.device)
         if isinstance(value, torch.Generator):
             return torch.Generator(device=self.device).manual_seed(value.initial_seed())
         if isinstance(value, dict):
-            return {
-                key: str(self.device) if key == "device" and item == "cpu" else self(item)
-                for key, item in value.items()
-            }
+            return {key: self(item) for key, item in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(self, value))
         if type(value) in (list, tuple, torch.Size):

@@ -7,7 +7,12 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import torch
-from torch.testing._internal.common_device_type import ops, precisionOverride, toleranceOverride
+from torch.testing._internal.common_device_type import (
+    instantiate_device_type_tests,
+    ops,
+    precisionOverride,
+    toleranceOverride,
+)
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
 
@@ -94,3 +99,14 @@ class units(ops):
 def every_unit() -> list[tuple[OpInfo, torch.dtype]]:
     """Every (entry, dtype) of this run, before sharding, in the order of the database."""
     return [(op, dtype) for op in op_db for dtype in wanted_dtypes(set(op.supported_dtypes("cpu")))]
+
+
+def instantiate(test_class: type, scope: dict[str, Any]) -> None:
+    """Makes the tests of `test_class` for the device under test, in the module's `scope`.
+
+    Raises RuntimeError where PyTorch's machinery finds no such device and would make none.
+    """
+    instantiate_device_type_tests(test_class, scope, only_for=config.DEVICE)
+    name = test_class.__name__
+    if not any(other.startswith(name) and other != name for other in scope):
+        raise RuntimeError(f"torch.testing has made no tests of {name} for {config.DEVICE!r}")

@@ -1,0 +1,44 @@
+#include "aten/autograd_threads.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "atlas/fork.h"
+
+namespace hologram::aten {
+namespace {
+
+// The engine counts a thread as finished before it has deleted its Python state, so its count
+// cannot be waited for; the system's list of threads can. torch names them "pt_autograd_<n>".
+bool any_autograd_thread() {
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::string name;
+    std::ifstream comm(task.path() / "comm");
+    if (std::getline(comm, name) && name.starts_with("pt_autograd_")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void stop_autograd_threads() {
+  using namespace std::chrono_literals;
+  if (in_forked_child() || !any_autograd_thread()) {
+    return;
+  }
+  torch::autograd::Engine::get_default_engine().stop();
+  const auto deadline = std::chrono::steady_clock::now() + 2s;
+  while (any_autograd_thread() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,246 @@
+"""Memory: statistics, peaks, the cache, limits, pinned memory, storage resizing."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+from common import HologramTestCase, run_python
+from torch.testing._internal.common_utils import run_tests
+
+MIB = 1 << 20
+
+
+def allocate(mib: int) -> torch.Tensor:
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="hologram")
+
+
+class TestStatistics(HologramTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        gc.collect()
+
+    def test_allocated_follows_tensors(self):
+        before = torch.hologram.memory_allocated()
+        tensor = allocate(8)
+        self.assertEqual(torch.hologram.memory_allocated() - before, 8 * MIB)
+        view = tensor[:16]
+        del tensor
+        self.assertEqual(torch.hologram.memory_allocated() - before, 8 * MIB)
+        del view
+        self.assertEqual(torch.hologram.memory_allocated(), before)
+
+    def test_results_of_delegated_operators_are_counted(self):
+        before = torch.hologram.memory_stats()
+        tensor = torch.linalg.inv(torch.eye(512, device="hologram"))
+
+        def held(stats):
+            return stats["allocated_bytes.all.current"] + stats["foreign_bytes.all.current"]
+
+        self.assertGreaterEqual(held(torch.hologram.memory_stats()) - held(before), 512 * 512 * 4)
+        del tensor
+        self.assertEqual(held(torch.hologram.memory_stats()), held(before))
+
+    def test_peak(self):
+        torch.hologram.reset_peak_memory_stats()
+        before = torch.hologram.memory_allocated()
+        self.assertEqual(torch.hologram.max_memory_allocated(), before)
+        tensor = allocate(4)
+        del tensor
+        self.assertEqual(torch.hologram.max_memory_allocated() - before, 4 * MIB)
+        self.assertGreaterEqual(
+            torch.hologram.max_memory_reserved(), torch.hologram.max_memory_allocated()
+        )
+        torch.hologram.reset_peak_memory_stats("hologram:0")
+        self.assertEqual(torch.hologram.max_memory_allocated(), before)
+
+    def test_accumulated(self):
+        torch.hologram.reset_accumulated_memory_stats()
+        tensor = allocate(2)
+        del tensor
+        stats = torch.hologram.memory_stats()
+        self.assertEqual(stats["allocated_bytes.all.allocated"], 2 * MIB)
+        self.assertEqual(stats["allocated_bytes.all.freed"], 2 * MIB)
+        self.assertEqual(stats["allocation.all.allocated"], 1)
+        torch.hologram.reset_accumulated_memory_stats()
+        self.assertEqual(torch.hologram.memory_stats()["allocated_bytes.all.allocated"], 0)
+
+    def test_cache(self):
+        torch.hologram.empty_cache()
+        before = torch.hologram.memory_reserved()
+        tensor = allocate(16)
+        address = tensor.data_ptr()
+        del tensor
+        self.assertGreaterEqual(torch.hologram.memory_reserved() - before, 16 * MIB)
+        tensor = allocate(16)
+        self.assertEqual(tensor.data_ptr(), address)  # last in, first out
+        del tensor
+        torch.hologram.empty_cache()
+        self.assertEqual(torch.hologram.memory_reserved(), before)
+
+    def test_stats_are_sorted_numbers(self):
+        stats = torch.hologram.memory_stats()
+        self.assertEqual(list(stats), sorted(stats))
+        for key in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes"):
+            for column in ("current", "peak", "allocated", "freed"):
+                self.assertGreaterEqual(stats[f"{key}.all.{column}"], 0)
+        self.assertGreater(stats["limit_bytes"], 0)
+
+    def test_nothing_before_the_first_use(self):
+        run_python(
+            """
+            import torch
+            assert torch.hologram.memory_stats() == {}
+            assert torch.hologram.memory_allocated() == 0
+            torch.hologram.empty_cache()
+            assert torch.hologram.memory_summary()
+            assert not torch.hologram.is_initialized()
+            """
+        )
+
+    def test_snapshot(self):
+        tensor = allocate(3)
+        segments = torch.hologram.memory_snapshot()
+        blocks = [block for segment in segments for block in segment["blocks"]]
+        (mine,) = (block for block in blocks if block["address"] == tensor.data_ptr())
+        self.assertEqual(mine["state"], "active_allocated")
+        self.assertGreaterEqual(mine["size"], 3 * MIB)
+        self.assertEqual(
+            sum(segment["total_size"] for segment in segments), torch.hologram.memory_reserved()
+        )
+        self.assertEqual(
+            sum(segment["allocated_size"] for segment in segments),
+            torch.hologram.memory_allocated(),
+        )
+
+    def test_summary(self):
+        tensor = allocate(5)
+        torch.hologram.reset_peak_memory_stats()
+        lines = torch.hologram.memory_summary().splitlines()
+        self.assertEqual({len(line) for line in lines}, {len(lines[0])})
+        (row,) = (line for line in lines if "Allocated memory" in line)
+        self.assertIn("MiB", row)
+        self.assertIn("hologram:0", lines[1])
+        short = torch.hologram.memory_summary(abbreviated=True).splitlines()
+        self.assertLess(len(short), len(lines))
+        del tensor
+
+    def test_mem_get_info(self):
+        free, total = torch.hologram.mem_get_info()
+        self.assertLessEqual(free, total)
+        self.assertEqual(total, torch.hologram.get_device_properties().total_memory)
+        tensor = allocate(64)
+        tensor.fill_(1)
+        self.assertLess(torch.hologram.mem_get_info("hologram:0")[0], total)
+
+
+class TestLimit(HologramTestCase):
+    def test_fraction(self):
+        run_python(
+            f"""
+            import torch
+            total = torch.hologram.get_device_properties().total_memory
+            torch.hologram.set_per_process_memory_fraction(64 * {MIB} / total)
+            keep = torch.ones(16 * {MIB}, dtype=torch.uint8, device="hologram")
+            try:
+                torch.empty(128 * {MIB}, dtype=torch.uint8, device="hologram")
+            except torch.OutOfMemoryError as error:
+                text = str(error)
+            else:
+                raise AssertionError("allocated")
+            limit = torch.hologram.memory_stats()["limit_bytes"]
+            for number in (128 * {MIB}, torch.hologram.memory_allocated(), limit):
+                assert str(number) in text, (number, text)
+            assert torch.hologram.memory_stats()["num_ooms"] == 1
+            assert keep.sum().item() == 16 * {MIB}
+            torch.hologram.set_per_process_memory_fraction(1.0)
+            assert torch.empty(128 * {MIB}, dtype=torch.uint8, device="hologram").is_hologram
+            """
+        )
+
+    def test_the_cache_is_given_back_before_failing(self):
+        run_python(
+            f"""
+            import torch
+            total = torch.hologram.get_device_properties().total_memory
+            torch.hologram.set_per_process_memory_fraction(64 * {MIB} / total)
+            del_me = torch.empty(40 * {MIB}, dtype=torch.uint8, device="hologram")
+            del del_me
+            assert torch.hologram.memory_reserved() >= 40 * {MIB}
+            torch.empty(50 * {MIB}, dtype=torch.uint8, device="hologram")
+            assert torch.hologram.memory_stats()["num_alloc_retries"] == 1
+            assert torch.hologram.memory_stats()["num_ooms"] == 0
+            """
+        )
+
+
+class TestPinnedMemory(HologramTestCase):
+    def test_is_pinned_tells_the_truth(self):
+        tensor = torch.arange(10)
+        self.assertFalse(tensor.is_pinned())
+        pinned = tensor.pin_memory()
+        self.assertTrue(pinned.is_pinned())
+        self.assertFalse(tensor.is_pinned())
+        self.assertEqual(pinned, tensor)
+        self.assertTrue(pinned[3:].is_pinned())
+        self.assertIs(pinned.pin_memory(), pinned)
+
+    def test_pinned_factories(self):
+        self.assertTrue(torch.empty(4, pin_memory=True).is_pinned())
+        self.assertTrue(torch.zeros(4, pin_memory=True).is_pinned())
+
+    def test_freed_pinned_memory_is_not_pinned(self):
+        pinned = torch.arange(1000).pin_memory()
+        del pinned
+        for _ in range(20):
+            self.assertFalse(torch.arange(1000).is_pinned())
+
+    def test_copies_from_pinned_memory(self):
+        pinned = torch.arange(10.0).pin_memory()
+        moved = pinned.to("hologram", non_blocking=True)
+        self.assertEqual(moved.cpu(), pinned)
+        self.assertFalse(moved.is_pinned())
+
+    def test_device_tensor_cannot_be_pinned(self):
+        with self.assertRaisesRegex(RuntimeError, "only dense CPU tensors can be pinned"):
+            torch.ones(2, device="hologram").pin_memory()
+
+
+class TestStorage(HologramTestCase):
+    def test_resize_keeps_the_prefix(self):
+        tensor = torch.arange(4, device="hologram")
+        storage = tensor.untyped_storage()
+        storage.resize_(64)
+        self.assertEqual(storage.nbytes(), 64)
+        self.assertEqual(tensor.cpu(), torch.arange(4))
+        storage.resize_(16)
+        self.assertEqual(tensor[:2].cpu(), torch.arange(2))
+
+    def test_resize_to_nothing_and_back(self):
+        # What FSDP does to parameters between uses.
+        tensor = torch.ones(256, device="hologram")
+        storage = tensor.untyped_storage()
+        before = torch.hologram.memory_allocated()
+        storage.resize_(0)
+        self.assertLess(torch.hologram.memory_allocated(), before)
+        storage.resize_(256 * 4)
+        tensor.fill_(3)
+        self.assertEqual(tensor.sum().item(), 768)
+
+    def test_tensor_resize(self):
+        tensor = torch.arange(3.0, device="hologram")
+        tensor.resize_(5, 5)
+        self.assertEqual(tensor.flatten()[:3].cpu(), torch.arange(3.0))
+        self.assertEqual(tensor.fill_(2).sum().item(), 50)
+
+    def test_new_storage(self):
+        storage = torch.UntypedStorage(12, device="hologram")
+        self.assertEqual((storage.device.type, storage.nbytes()), ("hologram", 12))
+        storage.copy_(torch.arange(3, dtype=torch.int32).untyped_storage())
+        tensor = torch.empty(0, dtype=torch.int32, device="hologram").set_(storage)
+        self.assertEqual(tensor.cpu(), torch.arange(3, dtype=torch.int32))
+        self.assertEqual(storage.cpu().nbytes(), 12)
+
+
+if __name__ == "__main__":
+    run_tests()
