@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
     rename_privateuse1_backend,
@@ -38,20 +38,15 @@ def register() -> None:
     torch._register_device_module(DEVICE_TYPE, device_module)
     if not hasattr(torch.Tensor, f"is_{DEVICE_TYPE}"):
         generate_methods_for_privateuse1_backend(for_storage=True)
+        # So that lazy modules can be moved by Module.hologram() too, as by cuda() and to().
+        UninitializedTensorMixin._allowed_methods.append(getattr(torch.Tensor, DEVICE_TYPE))
     dlpack.register()
     multiprocessing.register()
     safetensors.register()
     compile.take_over_inductor()
 
-    process = os.getpid()
-
-    def stop_autograd_threads() -> None:
-        # The threads exist in this process only, not in forked ones.
-        if os.getpid() == process:
-            _C.stop_autograd_threads()
-
     # torch stops autograd's device threads after Python has finalised, when a thread that still
     # needs the interpreter, to drop a Python object or its own thread state, aborts the process.
     # So they are stopped here. atexit runs the first registered last: after everything of the
     # user's that might still run a backward.
-    atexit.register(stop_autograd_threads)
+    atexit.register(_C.stop_autograd_threads)

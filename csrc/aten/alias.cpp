@@ -1,7 +1,9 @@
 #include "aten/alias.h"
 
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/quantized/QTensorImpl.h>
 
 #include "aten/block.h"
@@ -27,31 +29,39 @@ bool is_compressed(const at::Tensor& tensor) { return tensor.is_sparse_csr() ||
 
 void copy_bits(c10::TensorImpl* to, const c10::TensorImpl* from) {
   const auto keys = from->key_set();
-  if (C10_UNLIKELY(keys.has_any(
-          DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor})))) {
+  if (C10_UNLIKELY(
+          keys.has_any(DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative})))) {
     to->_set_conj(keys.has(DispatchKey::Conjugate));
     to->_set_neg(keys.has(DispatchKey::Negative));
-    if (keys.has(DispatchKey::ZeroTensor)) {
-      to->_set_zero(true);
-    }
   }
   if (C10_UNLIKELY(from->is_wrapped_number())) {
     to->set_wrapped_number(true);
   }
 }
 
-at::Tensor strided_alias(const at::Tensor& tensor, c10::Storage storage, BackendComponent backend) {
+// A tensor like this one on a storage of the other device: strided, quantized or nested.
+at::Tensor storage_alias(const at::Tensor& tensor, c10::Storage storage, BackendComponent backend) {
   auto* from = tensor.unsafeGetTensorImpl();
+  const DispatchKeySet backend_keys(backend);
   at::Tensor alias;
+  if (C10_UNLIKELY(tensor.is_nested())) {
+    // The shapes of a nested tensor are CPU tensors on every device.
+    auto* nested = static_cast<at::native::NestedTensorImpl*>(from);
+    return at::detail::make_tensor<at::native::NestedTensorImpl>(
+        std::move(storage),
+        DispatchKeySet({DispatchKey::NestedTensor, DispatchKey::AutogradNestedTensor}) |
+            backend_keys,
+        tensor.dtype(), nested->get_nested_sizes(), nested->get_nested_strides(),
+        nested->get_storage_offsets());
+  }
   if (C10_UNLIKELY(tensor.is_quantized())) {
     auto* quantized = static_cast<at::QTensorImpl*>(from);
     alias = at::detail::make_tensor<at::QTensorImpl>(
-        std::move(storage), DispatchKeySet(DispatchKey::Quantized) | DispatchKeySet(backend),
-        tensor.dtype(), quantized->quantizer());
+        std::move(storage), DispatchKeySet(DispatchKey::Quantized) | backend_keys, tensor.dtype(),
+        quantized->quantizer());
   } else {
     alias = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), DispatchKeySet(DispatchKey::Dense) | DispatchKeySet(backend),
-        tensor.dtype());
+        std::move(storage), DispatchKeySet(DispatchKey::Dense) | backend_keys, tensor.dtype());
   }
   auto* to = alias.unsafeGetTensorImpl();
   to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
@@ -86,16 +96,13 @@ at::Tensor compressed_alias(const at::Tensor& tensor, DispatchKeySet keys, c10::
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
   if (C10_LIKELY(tensor.layout() == c10::kStrided)) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!tensor.is_nested(),
-                                "nested tensors are not supported on the hologram device");
-    if (C10_UNLIKELY(tensor.unsafeGetTensorImpl()->key_set().has(DispatchKey::ZeroTensor))) {
-      // Has no bytes: nothing to share.
-      auto storage = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
-      return strided_alias(tensor, std::move(storage), BackendComponent::CPUBit);
+    if (C10_UNLIKELY(tensor._is_zerotensor())) {
+      // Has no bytes to share.
+      return at::_efficientzerotensor(tensor.sizes(), tensor.options().device(c10::kCPU));
     }
-    return strided_alias(
-        tensor,
-        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(tensor.storage()))),
+    const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+    return storage_alias(
+        tensor, c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage))),
         BackendComponent::CPUBit);
   }
   const auto member = [](const at::Tensor& part) { return cpu_alias(part); };
@@ -115,42 +122,46 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
   auto storage = make_storage_over(
       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()),
       device);
-  return strided_alias(cpu, std::move(storage), BackendComponent::PrivateUse1Bit);
+  return storage_alias(cpu, std::move(storage), BackendComponent::PrivateUse1Bit);
 }
 
-void AliasFrame::map(const at::Tensor& tensor) {
-  if (C10_LIKELY(tensor.has_storage())) {
-    if (tensor.storage().data() != nullptr || tensor.storage().nbytes() == 0) {
-      mapped_.push_back({twin(tensor.storage()), tensor.storage()});
+at::Tensor AliasFrame::argument(at::Tensor tensor, bool written) {
+  for (auto& known : arguments_) {
+    if (known.tensor.is_same(tensor)) {
+      known.written |= written;
+      return known.alias;
     }
-  } else if (tensor.is_sparse()) {
+  }
+  auto alias = cpu_alias(tensor);
+  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
+    map_members(tensor);
+  }
+  arguments_.push_back({std::move(tensor), alias, written});
+  return alias;
+}
+
+void AliasFrame::map_members(const at::Tensor& tensor) {
+  const auto map = [&](const at::Tensor& part) {
+    mapped_.push_back({twin(part.storage()), part.storage()});
+  };
+  if (tensor.is_sparse()) {
     map(sparse_impl(tensor)->indices());
     map(sparse_impl(tensor)->values());
-  } else if (is_compressed(tensor)) {
+  } else {
     map(compressed_impl(tensor)->compressed_indices());
     map(compressed_impl(tensor)->plain_indices());
     map(compressed_impl(tensor)->values());
   }
 }
 
-at::Tensor AliasFrame::argument(const at::Tensor& tensor, bool written) {
-  auto alias = cpu_alias(tensor);
-  if (C10_LIKELY(alias.has_storage())) {
-    mapped_.push_back({alias.storage().unsafeGetStorageImpl(), tensor.storage()});
-  } else {
-    map(tensor);
-  }
-  if (written) {
-    written_.push_back({tensor, alias});
-  }
-  return alias;
-}
-
 void AliasFrame::write_back() {
-  for (auto& [tensor, alias] : written_) {
+  for (auto& [tensor, alias, written] : arguments_) {
+    if (!written) {
+      continue;
+    }
     auto* to = tensor.unsafeGetTensorImpl();
     auto* from = alias.unsafeGetTensorImpl();
-    if (C10_UNLIKELY(!alias.has_storage())) {
+    if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
       const auto device = tensor.device().index();
       const auto member = [&](const at::Tensor& part) { return result(part, device); };
       if (tensor.is_sparse()) {
@@ -168,10 +179,10 @@ void AliasFrame::write_back() {
       }
       continue;
     }
-    if (C10_UNLIKELY(adopt_twin_bytes(tensor.storage()))) {
-      // The kernel grew the storage: later results on it map to the same hologram storage.
-      mapped_.push_back({alias.storage().unsafeGetStorageImpl(), tensor.storage()});
+    if (C10_UNLIKELY(tensor.is_nested() || tensor._is_zerotensor())) {
+      continue;  // shapes of nested tensors are fixed; zero tensors cannot be written
     }
+    adopt_twin_bytes(tensor.storage());
     if (C10_UNLIKELY(to->sizes() != from->sizes() || to->strides() != from->strides() ||
                      to->storage_offset() != from->storage_offset())) {
       to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
@@ -191,13 +202,20 @@ void AliasFrame::write_back() {
 
 const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::DeviceIndex device) {
   const auto* impl = cpu.unsafeGetStorageImpl();
+  for (const auto& known : arguments_) {
+    if (known.alias.layout() == c10::kStrided &&
+        known.alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == impl) {
+      return known.tensor.unsafeGetTensorImpl()->unsafe_storage();
+    }
+  }
   for (const auto& known : mapped_) {
     if (known.cpu == impl) {
       return known.hologram;
     }
   }
-  mapped_.push_back({impl, make_storage_over(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.unsafeGetStorageImpl()), device)});
+  mapped_.push_back({impl, make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                                                 cpu.unsafeGetStorageImpl()),
+                                             device)});
   return mapped_.back().hologram;
 }
 
@@ -205,25 +223,24 @@ at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
   if (!cpu.defined() || !cpu.device().is_cpu()) {
     return cpu;
   }
-  for (const auto& [tensor, alias] : written_) {
-    if (alias.is_same(cpu)) {
-      return tensor;
+  for (const auto& known : arguments_) {
+    if (known.alias.is_same(cpu)) {
+      return known.tensor;
     }
   }
-  if (C10_LIKELY(cpu.has_storage())) {
-    auto* impl = cpu.unsafeGetTensorImpl();
-    TORCH_CHECK_NOT_IMPLEMENTED(!cpu.is_nested(),
-                                "nested tensors are not supported on the hologram device");
-    if (C10_UNLIKELY(impl->key_set().has(DispatchKey::ZeroTensor))) {
-      return cpu;
+  if (C10_LIKELY(cpu.layout() == c10::kStrided)) {
+    if (C10_UNLIKELY(cpu._is_zerotensor())) {
+      return at::_efficientzerotensor(cpu.sizes(),
+                                      cpu.options().device(c10::Device(kHologram, device)));
     }
-    const auto& storage = storage_for(cpu.storage(), device);
+    auto* impl = cpu.unsafeGetTensorImpl();
+    const auto& storage = storage_for(impl->unsafe_storage(), device);
     if (C10_LIKELY(cpu.use_count() == 1)) {
       impl->set_storage_keep_dtype(storage);
       impl->_change_backend_component_keys(c10::Device(kHologram, storage.device().index()));
       return cpu;
     }
-    return strided_alias(cpu, storage, BackendComponent::PrivateUse1Bit);
+    return storage_alias(cpu, storage, BackendComponent::PrivateUse1Bit);
   }
   const auto member = [&](const at::Tensor& part) { return result(part, device); };
   if (cpu.is_sparse()) {

@@ -7,8 +7,8 @@
 namespace hologram::aten {
 
 // A CPU tensor over the memory of a hologram tensor: same sizes, strides, offset, dtype, conjugate
-// and negative bits; version counter and autograd state of its own. Strided, quantized, sparse COO
-// and compressed sparse layouts; others throw NotImplementedError.
+// and negative bits; version counter and autograd state of its own. Strided, quantized, nested,
+// sparse COO and compressed sparse tensors; others throw NotImplementedError.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
 // A hologram tensor over the memory of a CPU tensor, which may live on.
@@ -17,8 +17,8 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
 // The arguments of one delegated call and the way back for its results.
 class AliasFrame {
  public:
-  // The alias of a hologram argument. A written one is kept, for write_back().
-  at::Tensor argument(const at::Tensor& tensor, bool written = false);
+  // The alias of a hologram argument, one per tensor: kernels compare operands by identity.
+  at::Tensor argument(at::Tensor tensor, bool written = false);
 
   // Copies what CPU kernels may change of a written argument besides its bytes: size, strides,
   // offset, reallocated storage, conjugate and negative bits, sparse members.
@@ -30,19 +30,20 @@ class AliasFrame {
   at::Tensor result(at::Tensor cpu, c10::DeviceIndex device);
 
  private:
-  struct Written {
+  struct Argument {
     at::Tensor tensor;
     at::Tensor alias;
+    bool written;
   };
   struct Mapped {
     const c10::StorageImpl* cpu;
     c10::Storage hologram;
   };
-  void map(const at::Tensor& tensor);
+  void map_members(const at::Tensor& tensor);
   const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
 
-  c10::SmallVector<Written, 2> written_;
-  c10::SmallVector<Mapped, 6> mapped_;
+  c10::SmallVector<Argument, 4> arguments_;
+  c10::SmallVector<Mapped, 2> mapped_;  // storages of results and of sparse arguments' members
 };
 
 }  // namespace hologram::aten

@@ -49,6 +49,9 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
       return self;
     }
   }
+  if (C10_UNLIKELY(src._is_zerotensor())) {
+    return self.zero_();  // it has no bytes to copy
+  }
   // Anything else - casts, strides, other layouts, a third device - is torch's own copy on aliases.
   note_delegated(counter);
   AliasFrame frame;

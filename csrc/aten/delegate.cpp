@@ -19,6 +19,10 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::jit::Stack;
 
+// The keys of kernels proper, below autograd and its like.
+constexpr DispatchKeySet kBackendKeys =
+    c10::backend_functionality_keys | DispatchKeySet(DispatchKey::NestedTensor);
+
 // Operators that check the devices of their arguments themselves, from torch's own schema file
 // (`device_check: NoCheck`); on CUDA all others want every tensor on one device.
 const std::unordered_set<std::string>& operators_without_device_check() {
@@ -129,8 +133,7 @@ class BoxedCall {
     finish_device();
     {
       BelowAutograd below;
-      const auto cpu_keys = (keys & c10::backend_functionality_keys)
-                                .remove_backend(c10::BackendComponent::PrivateUse1Bit) |
+      const auto cpu_keys = (keys & kBackendKeys).remove_backend(c10::BackendComponent::PrivateUse1Bit) |
                             DispatchKeySet(c10::BackendComponent::CPUBit);
       try {
         op_.redispatchBoxed(cpu_keys, &stack_);
@@ -153,8 +156,7 @@ class BoxedCall {
     switch (arg.kind) {
       case ArgKind::tensor:
         if (value.isTensor() && value.toTensor().defined()) {
-          const at::Tensor tensor = std::move(value).toTensor();
-          value = convert(tensor, arg);
+          value = convert(std::move(value).toTensor(), arg);
         }
         return;
       case ArgKind::tensor_list:
@@ -208,9 +210,10 @@ class BoxedCall {
     }
   }
 
-  at::Tensor convert(const at::Tensor& tensor, const Arg& arg) {
+  at::Tensor convert(at::Tensor tensor, const Arg& arg) {
     check(tensor, arg);
-    return tensor.device().type() == kHologram ? frame_.argument(tensor, arg.written) : tensor;
+    return tensor.device().type() == kHologram ? frame_.argument(std::move(tensor), arg.written)
+                                               : tensor;
   }
 
   // CUDA's rules and words for tensors of several devices.
@@ -322,7 +325,7 @@ class DelegateKernel final : public c10::OperatorKernel {
 class FallbackKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const auto key = (keys & c10::backend_functionality_keys).highestPriorityTypeId();
+    const auto key = (keys & kBackendKeys).highestPriorityTypeId();
     TORCH_CHECK_NOT_IMPLEMENTED(
         op.hasComputedKernelForDispatchKey(cpu_key(key)), "Could not run '", op.operator_name(),
         "' on the hologram device: it has neither a hologram kernel nor a CPU kernel for ",
@@ -338,6 +341,8 @@ class FallbackKernel final : public c10::OperatorKernel {
         return DispatchKey::SparseCsrCPU;
       case DispatchKey::QuantizedPrivateUse1:
         return DispatchKey::QuantizedCPU;
+      case DispatchKey::NestedTensorPrivateUse1:
+        return DispatchKey::NestedTensorCPU;
       default:
         return DispatchKey::CPU;
     }
@@ -369,7 +374,11 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
     {DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1},
     {DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1},
     {DispatchKey::QuantizedCPU, DispatchKey::QuantizedPrivateUse1},
+    {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1},
 };
+
+// Composite operators that name the devices they work on, ours not among them.
+bool has_device_list(const std::string& name) { return name == "aten::mode.values"; }
 
 std::unordered_set<std::string>& delegated_kernels() {
   static auto* names = new std::unordered_set<std::string>();
@@ -441,7 +450,8 @@ void register_delegates() {
         }
         continue;
       }
-      if (!op->hasKernelForDispatchKey(cpu)) {
+      if (!op->hasKernelForDispatchKey(cpu) &&
+          !(ours == DispatchKey::PrivateUse1 && has_device_list(toString(name)))) {
         continue;
       }
       library.impl(toString(name).c_str(),
@@ -455,17 +465,14 @@ void register_delegates() {
 
 std::vector<std::pair<std::string, Served>> operator_table() { return table(); }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
-}
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
-}
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
-}
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()));
-}
+#define HOLOGRAM_FALLBACK(key)                                                                \
+  TORCH_LIBRARY_IMPL(_, key, m) {                                                             \
+    m.fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>())); \
+  }
+HOLOGRAM_FALLBACK(PrivateUse1)
+HOLOGRAM_FALLBACK(SparsePrivateUse1)
+HOLOGRAM_FALLBACK(SparseCsrPrivateUse1)
+HOLOGRAM_FALLBACK(QuantizedPrivateUse1)
+HOLOGRAM_FALLBACK(NestedTensorPrivateUse1)
 
 }  // namespace hologram::aten

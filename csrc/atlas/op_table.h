@@ -23,11 +23,13 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // X(name, arity, dtypes, expression over x and y of type T, flags, identity)
 //
-// Every expression rounds once, so results equal torch CPU's bit for bit. wrap_* is the operation
+// Every float expression is correctly rounded, so results equal torch CPU's bit for bit, with one
+// exception: torch's sqrt may be off by 1 ulp where it goes through MKL. wrap_* is the operation
 // modulo 2^n on integers and the plain one on floats; helpers are in atlas/scalar.h.
 //   add: -0 is the identity, not +0: (-0) + (+0) = +0.
 //   maximum, minimum: propagate NaN. Of two zeros the second operand is returned, as by torch's
-//     vectorised kernels and x86 maxps; hence they are not commutative in bits.
+//     vectorised loop and x86 maxps (torch's loop for tails and strided operands returns the
+//     first); hence they are not commutative in bits.
 //   relu: keeps NaN and -0, as torch's clamp_min(x, 0) does.
 #define HOLOGRAM_POINTWISE_OPS(X)                                                   \
   X(add, 2, kNumeric, wrap_add(x, y), kCommutative, -0.0)                           \

@@ -422,11 +422,12 @@ TEST(memory_random_calls) {
     unsigned char tag;
   };
   std::map<char*, Live> live;
+  std::vector<char*> order;  // blocks to free are chosen by age: addresses differ from run to run
   int failed = 0, exhausted = 0;
   for (int step = 0; step < 20'000; ++step) {
     backend.refuse_odd = step % 4000 > 3000;
     const unsigned choice = random() % 100;
-    if (choice < 50) {
+    if (choice < 55) {
       const size_t n = (size_t{1} << random() % 22) + random() % 1000;
       try {
         const Allocation block = pool.allocate(n);
@@ -440,19 +441,21 @@ TEST(memory_random_calls) {
         const unsigned char tag = static_cast<unsigned char>(random());
         start[0] = start[n - 1] = static_cast<char>(tag);
         live[start] = {block, n, tag};
+        order.push_back(start);
       } catch (const OutOfMemory&) {
         ++exhausted;
       }
     } else if (choice < 99 && !live.empty()) {
-      auto it = live.lower_bound(live.begin()->first + random() % (64 * kMiB));
-      if (it == live.end()) it = live.begin();
-      const auto& [start, entry] = *it;
+      std::swap(order[random() % order.size()], order.back());
+      char* const start = order.back();
+      order.pop_back();
+      const Live entry = live.at(start);
       if (static_cast<unsigned char>(start[0]) != entry.tag ||
           static_cast<unsigned char>(start[entry.requested - 1]) != entry.tag) {
         ++failed;
       }
       pool.deallocate(entry.block);
-      live.erase(it);
+      live.erase(start);
     } else {
       pool.trim();
     }

@@ -9,15 +9,11 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.testing._internal.common_optimizers import (
-    OptimizerErrorEnum,
-    OptimizerInfo,
-    OptimizerInput,
-)
+from torch.testing._internal.common_optimizers import OptimizerInfo
 from torch.testing._internal.common_utils import TestCase
 
 from . import config
-from .compare import CPU, Comparison, Tolerance
+from .compare import Comparison, Tolerance
 from .transfer import Transfer, map_tensors
 
 Observation = dict[str, Any]
@@ -78,10 +74,10 @@ def _train(
 
 
 def _state(optimizer: Optimizer, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
-    """The state of each parameter. Step counts become numbers: their device is the variant's choice."""
+    """The state of each parameter. Scalars become numbers: their device is the variant's choice."""
     return [
         {
-            name: float(value) if name == "step" else value
+            name: value.item() if torch.is_tensor(value) and value.dim() == 0 else value
             for name, value in optimizer.state[parameter].items()
         }
         for parameter in parameters
@@ -254,26 +250,6 @@ def state_dict(
     return comparison.result()
 
 
-def errors(
-    test: TestCase, info: OptimizerInfo, dtype: torch.dtype, device: torch.device
-) -> Comparison:
-    """Upstream's wrong constructions and steps raise upstream's exceptions and messages."""
-    comparison = Comparison(test, device, Tolerance(dtype))
-    for wrong in info.optim_error_inputs_func(device=str(device), dtype=dtype):
-        sample: OptimizerInput = wrong.optimizer_error_input
-        warns = issubclass(wrong.error_type, Warning)
-        complains = test.assertWarnsRegex if warns else test.assertRaisesRegex
-        if wrong.error_on is OptimizerErrorEnum.CONSTRUCTION_ERROR:
-            with complains(wrong.error_type, wrong.error_regex):
-                info.optim_cls(sample.params, **sample.kwargs)
-        else:
-            optimizer = info.optim_cls(sample.params, **sample.kwargs)
-            with complains(wrong.error_type, wrong.error_regex):
-                optimizer.step()
-        comparison.samples += 1
-    return comparison.result()
-
-
 Phase = Callable[[TestCase, OptimizerInfo, torch.dtype, torch.device], Comparison]
 
 # Each phase with the question whether an optimizer has it.
@@ -293,5 +269,4 @@ PHASES: dict[str, tuple[Phase, Callable[[OptimizerInfo], bool]]] = {
     "differentiable": (differentiable, lambda info: "differentiable" in info.supported_impls),
     "sparse": (sparse, lambda info: info.supports_sparse),
     "state_dict": (state_dict, lambda info: True),
-    "errors": (errors, lambda info: info.optim_error_inputs_func is not None),
 }

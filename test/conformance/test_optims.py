@@ -85,9 +85,5 @@ class TestOptims(TestCase):
     def test_state_dict(self, device: str, dtype: torch.dtype, optim_info: OptimizerInfo) -> None:
         self._run("state_dict", optim_info, dtype)
 
-    @optim_units("errors")
-    def test_errors(self, device: str, dtype: torch.dtype, optim_info: OptimizerInfo) -> None:
-        self._run("errors", optim_info, dtype)
-
 
 instantiate(TestOptims, globals())

@@ -1,0 +1,115 @@
+"""The interpreter exits cleanly, whatever was going on just before."""
+
+from __future__ import annotations
+
+import pytest
+from common import run_python
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+# Each one leaves autograd's device thread something to clean up that needs the interpreter: Python
+# functions in the graph, hooks, tensors with Python objects whose last owner it is.
+BACKWARD = """
+import torch
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+x = torch.ones(16, device="hologram", requires_grad=True)
+x.register_hook(lambda gradient: gradient.clone())
+y = Double.apply(x)
+y.register_hook(lambda gradient: gradient + 0)
+(y * y).sum().backward()
+assert x.grad[0].item() == 8
+"""
+
+
+class TestExit(TestCase):
+    def exits(self, source: str, times: int) -> None:
+        for _ in range(times):
+            process = run_python(source, check=False, timeout=60)
+            self.assertEqual((process.returncode, process.stderr), (0, ""))
+
+    def test_after_a_backward(self):
+        self.exits(BACKWARD, 20)
+
+    @pytest.mark.full
+    def test_after_a_backward_often(self):
+        self.exits(BACKWARD, 200)
+
+    def test_after_a_backward_on_the_cpu(self):
+        # The device's autograd thread is started by any backward.
+        self.exits(
+            "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 2
+        )
+
+    def test_without_any_use(self):
+        self.exits("import torch", 1)
+
+    def test_with_live_objects_everywhere(self):
+        self.exits(
+            """
+            import atexit, torch
+            stream, event = torch.hologram.Stream(), torch.hologram.Event(enable_timing=True)
+            event.record(stream)
+            generator = torch.Generator(device="hologram")
+            module = torch.nn.Linear(4, 4).hologram()
+            cycle = [torch.ones(100, device="hologram"), None]
+            cycle[1] = cycle
+            pinned = torch.ones(100).pin_memory()
+            capsule = torch.ones(100, device="hologram").__dlpack__()
+            alias = torch.hologram.alias_as_cpu(torch.ones(100, device="hologram"))
+            torch.tensors_of_the_module = [torch.ones(1, device="hologram")]
+            atexit.register(lambda: module(torch.ones(1, 4, device="hologram")).sum().backward())
+            """,
+            2,
+        )
+
+    def test_in_a_thread_that_is_still_computing(self):
+        self.exits(
+            """
+            import threading, torch
+            started = threading.Event()
+            def work():
+                x = torch.ones(64, 64, device="hologram")
+                while True:
+                    x = torch.tanh(x @ x)
+                    started.set()
+            threading.Thread(target=work, daemon=True).start()
+            started.wait()
+            """,
+            2,
+        )
+
+    def test_exit_status_is_kept(self):
+        process = run_python(BACKWARD + "\nimport sys\nsys.exit(3)", check=False)
+        self.assertEqual(process.returncode, 3)
+        process = run_python(BACKWARD + "\nraise KeyError('mine')", check=False)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("KeyError: 'mine'", process.stderr)
+
+    def test_tensors_deleted_at_exit(self):
+        process = run_python(
+            """
+            import torch
+
+            class Owner:
+                def __init__(self):
+                    self.tensor = torch.ones(10, device="hologram")
+
+                def __del__(self):
+                    print("freed", self.tensor.is_hologram)
+
+            owner = Owner()
+            """
+        )
+        self.assertEqual(process.stdout, "freed True\n")
+
+
+if __name__ == "__main__":
+    run_tests()

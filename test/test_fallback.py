@@ -1,0 +1,112 @@
+"""fallback_report() and the fallback modes."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from common import HologramTestCase
+from torch.testing._internal.common_utils import run_tests
+
+
+class TestReport(HologramTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.x = torch.rand(16, device="hologram")
+        self.matrix = torch.eye(4, device="hologram")
+        torch.hologram.reset_fallback_report()
+
+    def test_counts_native_and_delegated(self):
+        for _ in range(3):
+            torch.linalg.inv(self.matrix)
+        for _ in range(5):
+            self.x + self.x  # noqa: B018
+        report = torch.hologram.fallback_report()
+        (inverse,) = (row for row in report if "linalg_inv_ex" in row.operator)
+        self.assertEqual((inverse.kind, inverse.calls), ("delegated", 3))
+        self.assertEqual(report.operators("native")["aten::add.Tensor"], 5)
+        self.assertEqual(report.calls("copied"), 0)
+        self.assertEqual(report.calls("delegated"), sum(report.operators("delegated").values()))
+
+    def test_wrappers_of_cpu_kernels_count_as_delegated(self):
+        lstm = torch.nn.LSTM(4, 4).hologram()
+        convolution = torch.nn.Conv1d(1, 1, 3).hologram()
+        torch.hologram.reset_fallback_report()
+        lstm(torch.rand(2, 1, 4, device="hologram"))
+        convolution(torch.rand(1, 1, 8, device="hologram"))
+        query = torch.rand(1, 2, 8, 4, device="hologram")
+        torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        delegated = " ".join(torch.hologram.fallback_report().operators("delegated"))
+        for operator in ("lstm", "convolution", "scaled_dot_product"):
+            self.assertIn(operator, delegated)
+
+    def test_rows_are_sorted(self):
+        torch.linalg.inv(self.matrix)
+        torch.sort(self.x)
+        torch.sort(self.x)
+        self.x.mul(2)
+        report = torch.hologram.fallback_report()
+        order = {"copied": 0, "delegated": 1, "native": 2}
+        keys = [(order[row.kind], -row.calls, row.operator) for row in report]
+        self.assertEqual(keys, sorted(keys))
+        self.assertEqual(len(report), len(report.rows))
+
+    def test_reset(self):
+        torch.sort(self.x)
+        self.assertGreater(torch.hologram.fallback_report().calls("delegated"), 0)
+        torch.hologram.reset_fallback_report()
+        report = torch.hologram.fallback_report()
+        self.assertEqual(report.rows, ())
+        self.assertEqual(str(report), "operator calls: native 0 delegated 0 copied 0")
+
+    def test_table(self):
+        torch.sort(self.x)
+        lines = str(torch.hologram.fallback_report()).splitlines()
+        self.assertRegex(lines[0], r"operator +kind +calls")
+        (row,) = (line for line in lines if line.startswith("aten::sort"))
+        self.assertRegex(row, r"aten::sort\S* +delegated +1$")
+        self.assertRegex(lines[-1], "native .* delegated .* copied 0")
+
+
+class TestMode(HologramTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.x = torch.rand(16, device="hologram")
+        self.addCleanup(torch.hologram.set_fallback_mode, "allow")
+        torch.hologram.reset_fallback_report()
+
+    def tearDown(self) -> None:
+        torch.hologram.set_fallback_mode("allow")
+        super().tearDown()
+
+    def test_allow_is_silent(self):
+        self.assertEqual(torch.hologram.get_fallback_mode(), "allow")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.sort(self.x)
+
+    def test_warn_names_the_operator_once(self):
+        torch.hologram.set_fallback_mode("warn")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.sort(self.x)
+            torch.sort(self.x)
+            self.x + self.x  # noqa: B018  (native)
+        (warning,) = caught
+        self.assertIn("aten::sort", str(warning.message))
+
+    def test_error_names_the_operator_and_calls_nothing(self):
+        torch.hologram.set_fallback_mode("error")
+        with self.assertRaisesRegex(NotImplementedError, r"aten::sort.*set_fallback_mode\('error'"):
+            torch.sort(self.x)
+        self.assertEqual((self.x + self.x).device.type, "hologram")
+        self.assertEqual(torch.hologram.fallback_report().calls("delegated"), 0)
+
+    def test_unknown_mode(self):
+        with self.assertRaisesRegex(ValueError, "'allow', 'warn' or 'error', but got 'maybe'"):
+            torch.hologram.set_fallback_mode("maybe")
+        self.assertEqual(torch.hologram.get_fallback_mode(), "allow")
+
+
+if __name__ == "__main__":
+    run_tests()
