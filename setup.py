@@ -61,8 +61,12 @@ write_if_changed(
 )
 
 
-class NinjaBuild(BuildExtension):
-    """BuildExtension on every core; torch puts ccache in front where it is installed."""
+class build_ext(BuildExtension):
+    """BuildExtension on every core; torch puts ccache in front where it is installed.
+
+    Named as the command is: distutils looks up the command's options (pyproject.toml's build_temp)
+    under the name of the class when it sets the command up again, as pip's editable build does.
+    """
 
     def build_extensions(self) -> None:
         os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
@@ -94,5 +98,5 @@ setup(
             extra_link_args=["-Wl,-O1", "-Wl,--as-needed"],
         )
     ],
-    cmdclass={"build_ext": NinjaBuild},
+    cmdclass={"build_ext": build_ext},
 )

@@ -1,7 +1,8 @@
 """Units of the conformance suite that may fail, each with its reason.
 
-A key is "database:entry:dtype:phase"; `*` matches any text. Both lists are strict: a listed unit that
-passes fails the test run, so an entry goes when its reason goes. docs/testing.md explains the terms.
+A key is "database:entry:dtype:phase"; `*` and `?` match any text and any character. Both lists are
+strict: a listed unit that passes fails the test run, so an entry goes when its reason goes.
+docs/testing.md explains the terms.
 """
 
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.

@@ -30,9 +30,9 @@ assert x.grad[0].item() == 8
 
 
 class TestExit(TestCase):
-    def exits(self, source: str, times: int) -> None:
+    def exits(self, source: str, times: int, timeout: float = 60) -> None:
         for _ in range(times):
-            process = run_python(source, check=False, timeout=60)
+            process = run_python(source, check=False, timeout=timeout)
             self.assertEqual((process.returncode, process.stderr), (0, ""))
 
     def test_after_a_backward(self):
@@ -43,9 +43,10 @@ class TestExit(TestCase):
         self.exits(BACKWARD, 200)
 
     def test_after_a_backward_on_the_cpu(self):
-        # The device's autograd thread is started by any backward.
+        # The device's autograd thread is started by any backward. torch waits 10 s for one that
+        # does not end.
         self.exits(
-            "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 2
+            "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 4, 9
         )
 
     def test_without_any_use(self):
@@ -66,22 +67,6 @@ class TestExit(TestCase):
             alias = torch.hologram.alias_as_cpu(torch.ones(100, device="hologram"))
             torch.tensors_of_the_module = [torch.ones(1, device="hologram")]
             atexit.register(lambda: module(torch.ones(1, 4, device="hologram")).sum().backward())
-            """,
-            2,
-        )
-
-    def test_in_a_thread_that_is_still_computing(self):
-        self.exits(
-            """
-            import threading, torch
-            started = threading.Event()
-            def work():
-                x = torch.ones(64, 64, device="hologram")
-                while True:
-                    x = torch.tanh(x @ x)
-                    started.set()
-            threading.Thread(target=work, daemon=True).start()
-            started.wait()
             """,
             2,
         )

@@ -52,12 +52,12 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
 
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes tensors hold on a device, by default the current one."""
-    return _held(memory_stats(device), "current")
+    return memory_stats(device).get("allocated_bytes.all.current", 0)
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the most bytes tensors have held since :func:`reset_peak_memory_stats`."""
-    return _held(memory_stats(device), "peak")
+    return memory_stats(device).get("allocated_bytes.all.peak", 0)
 
 
 def memory_reserved(device: Device = None) -> int:
@@ -166,10 +166,6 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
         lines.append(f"| {name:<19} |" + "".join(f" {form(value):>11} |" for value in values))
     lines.append(rule)
     return "\n".join(lines) + "\n"
-
-
-def _held(stats: OrderedDict[str, int], column: str) -> int:
-    return stats.get(f"allocated_bytes.all.{column}", 0)
 
 
 def _format_bytes(size: int) -> str:

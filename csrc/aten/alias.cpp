@@ -23,14 +23,14 @@ at::SparseTensorImpl* sparse_impl(const at::Tensor& tensor) {
 at::SparseCsrTensorImpl* compressed_impl(const at::Tensor& tensor) {
   return static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
-bool is_compressed(const at::Tensor& tensor) { return tensor.is_sparse_csr() ||
-      tensor.layout() == c10::kSparseCsc || tensor.layout() == c10::kSparseBsr ||
-      tensor.layout() == c10::kSparseBsc; }
+bool is_compressed(const at::Tensor& tensor) {
+  return tensor.is_sparse_csr() || tensor.layout() == c10::kSparseCsc ||
+         tensor.layout() == c10::kSparseBsr || tensor.layout() == c10::kSparseBsc;
+}
 
 void copy_bits(c10::TensorImpl* to, const c10::TensorImpl* from) {
   const auto keys = from->key_set();
-  if (C10_UNLIKELY(
-          keys.has_any(DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative})))) {
+  if (C10_UNLIKELY(keys.has_any(DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative})))) {
     to->_set_conj(keys.has(DispatchKey::Conjugate));
     to->_set_neg(keys.has(DispatchKey::Negative));
   }
@@ -111,8 +111,8 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
   }
   TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(tensor), "layout ", tensor.layout(),
                               " is not supported on the hologram device");
-  return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsrCPU),
-                          c10::Device(c10::kCPU), member);
+  return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsrCPU), c10::Device(c10::kCPU),
+                          member);
 }
 
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {

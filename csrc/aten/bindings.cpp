@@ -32,12 +32,14 @@ PackedStream pack(StreamId id, c10::DeviceIndex index) {
 }
 
 c10::DeviceIndex narrow(int64_t index) {
-  TORCH_CHECK(index >= -1 && index <= 127, "hologram device index ", index, " is out of range: ",
-              hologram::device_count(), " device(s) available");
+  TORCH_CHECK(index >= -1 && index <= 127, "hologram device index ", index,
+              " is out of range: ", hologram::device_count(), " device(s) available");
   return static_cast<c10::DeviceIndex>(index);
 }
 
-c10::DeviceIndex checked(int64_t index) { return check_device(narrow(index)); }
+c10::DeviceIndex checked(int64_t index) {
+  return check_device(narrow(index));
+}
 
 // torch.cuda's names: "<counter>.all.<field>".
 py::dict memory_stats(int64_t index) {
@@ -116,9 +118,8 @@ void bind(py::module_& m) {
   m.def("current_device", [] { return hologram::current_device(); });
   m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
   m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });
-  m.def("maybe_exchange_device", [](int64_t index) {
-    return index < 0 ? -1 : exchange_current_device(checked(index));
-  });
+  m.def("maybe_exchange_device",
+        [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
   m.def(
       "synchronize", [](int64_t index) { hologram::device(checked(index)).synchronize(); },
@@ -133,16 +134,16 @@ void bind(py::module_& m) {
     TORCH_CHECK(type == static_cast<int64_t>(kHologram), "expected a hologram stream, got a ",
                 c10::Device(static_cast<c10::DeviceType>(type)), " stream");
     const auto device = checked(index);
-    TORCH_CHECK(hologram::device(device).streams().valid(id), "hologram:",
-                static_cast<int>(device), " has no stream with id ", id);
+    TORCH_CHECK(hologram::device(device).streams().valid(id), "hologram:", static_cast<int>(device),
+                " has no stream with id ", id);
     set_current_device(device);
     exchange_current_stream(device, id);
   });
   // Takes event handles (torch.Event.event_id), because torch's own elapsed_time() refuses
   // subclasses of torch.Event.
   m.def("event_elapsed_time", [](uintptr_t start, uintptr_t end) {
-    return c10::impl::getDeviceGuardImpl(kHologram)->elapsedTime(
-        reinterpret_cast<void*>(start), reinterpret_cast<void*>(end), -1);
+    return c10::impl::getDeviceGuardImpl(kHologram)->elapsedTime(reinterpret_cast<void*>(start),
+                                                                 reinterpret_cast<void*>(end), -1);
   });
   m.def("default_generator", [](int64_t index) { return default_generator(checked(index)); });
 
@@ -197,15 +198,15 @@ void bind(py::module_& m) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram && cpu.device().is_cpu(),
                      "expected a hologram tensor and a CPU tensor, got ", tensor.device(), " and ",
                      cpu.device());
-    TORCH_CHECK(tensor.storage().nbytes() == cpu.storage().nbytes(), "expected storages of one "
-                "size, got ", tensor.storage().nbytes(), " and ", cpu.storage().nbytes(),
-                " bytes");
-    rebind_storage(tensor.storage().unsafeGetStorageImpl(),
-                   c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-                       cpu.storage().unsafeGetStorageImpl()));
+    TORCH_CHECK(tensor.storage().nbytes() == cpu.storage().nbytes(),
+                "expected storages of one "
+                "size, got ",
+                tensor.storage().nbytes(), " and ", cpu.storage().nbytes(), " bytes");
+    rebind_storage(
+        tensor.storage().unsafeGetStorageImpl(),
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()));
   });
-  m.def("stop_autograd_threads", &stop_autograd_threads,
-        py::call_guard<py::gil_scoped_release>());
+  m.def("stop_autograd_threads", &stop_autograd_threads, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ void unref(Block* block) noexcept {
   delete block;
 }
 
-void release_twin_bytes(void* context) { unref(static_cast<Block*>(context)); }
+void release_twin_bytes(void* context) {
+  unref(static_cast<Block*>(context));
+}
 
 void release_device_bytes(void* context) {
   auto* block = static_cast<Block*>(context);
@@ -84,12 +86,12 @@ void adopt(c10::StorageImpl* storage) {
   }
   const auto device = storage->device();
   auto* block = make_foreign_block(device.index(), storage->nbytes());
-  c10::DataPtr original = storage->set_data_ptr(
-      c10::DataPtr(current.get(), block, &release_device_bytes, device));
+  c10::DataPtr original =
+      storage->set_data_ptr(c10::DataPtr(current.get(), block, &release_device_bytes, device));
   original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
-  auto twin = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage->nbytes(), std::move(original),
-      c10::GetCPUAllocator(), /*resizable=*/true);
+  auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                    storage->nbytes(), std::move(original),
+                                                    c10::GetCPUAllocator(), /*resizable=*/true);
   block->twin.store(twin.release(), std::memory_order_release);
 }
 
@@ -121,8 +123,8 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::De
   block->twin.store(cpu.release(), std::memory_order_release);
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes,
-      c10::DataPtr(data, block, &release_device_bytes, hologram_device(device)),
-      device_allocator(), /*resizable=*/true));
+      c10::DataPtr(data, block, &release_device_bytes, hologram_device(device)), device_allocator(),
+      /*resizable=*/true));
 }
 
 c10::StorageImpl* twin(const c10::Storage& storage) {

@@ -43,8 +43,8 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
       note_native(counter);
       if (nbytes != 0) {
         // memmove: two views may share bytes.
-        std::memmove(self.unsafeGetTensorImpl()->mutable_data(),
-                     src.unsafeGetTensorImpl()->data(), nbytes);
+        std::memmove(self.unsafeGetTensorImpl()->mutable_data(), src.unsafeGetTensorImpl()->data(),
+                     nbytes);
       }
       return self;
     }
@@ -87,8 +87,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // Without these a copy of a conjugate or negative view resolves it by copying it, for ever.
-#define HOLOGRAM_COPY_FALLTHROUGH(key)                                     \
-  TORCH_LIBRARY_IMPL(aten, key, m) {                                       \
+#define HOLOGRAM_COPY_FALLTHROUGH(key)                                      \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                                        \
     m.impl("_copy_from", torch::CppFunction::makeFallthrough());            \
     m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough()); \
   }

@@ -34,9 +34,9 @@ const std::unordered_set<std::string>& operators_without_device_check() {
 
 // Of those, the ones that take any number of 0-dim CPU tensors; the others take one at most.
 bool takes_many_cpu_scalars(const std::string& name) {
-  constexpr std::string_view prefixes[] = {"aten::where", "aten::_foreach_", "aten::_fused_",
-                                           "aten::_amp_", "aten::index", "aten::_index_put_impl_",
-                                           "aten::_unsafe_"};
+  constexpr std::string_view prefixes[] = {
+      "aten::where", "aten::_foreach_",        "aten::_fused_", "aten::_amp_",
+      "aten::index", "aten::_index_put_impl_", "aten::_unsafe_"};
   return std::any_of(std::begin(prefixes), std::end(prefixes),
                      [&](auto prefix) { return name.starts_with(prefix); });
 }
@@ -83,12 +83,9 @@ struct Record {
       inner = type.castRaw<c10::OptionalType>()->getElementType().get();
     }
     switch (inner->kind()) {
-      case c10::TypeKind::TensorType:
-        return ArgKind::tensor;
-      case c10::TypeKind::GeneratorType:
-        return ArgKind::generator;
-      case c10::TypeKind::DeviceObjType:
-        return ArgKind::device;
+      case c10::TypeKind::TensorType: return ArgKind::tensor;
+      case c10::TypeKind::GeneratorType: return ArgKind::generator;
+      case c10::TypeKind::DeviceObjType: return ArgKind::device;
       case c10::TypeKind::ListType: {
         const auto& element = *inner->castRaw<c10::ListType>()->getElementType();
         if (element.kind() == c10::TypeKind::TensorType) {
@@ -133,8 +130,9 @@ class BoxedCall {
     finish_device();
     {
       BelowAutograd below;
-      const auto cpu_keys = (keys & kBackendKeys).remove_backend(c10::BackendComponent::PrivateUse1Bit) |
-                            DispatchKeySet(c10::BackendComponent::CPUBit);
+      const auto cpu_keys =
+          (keys & kBackendKeys).remove_backend(c10::BackendComponent::PrivateUse1Bit) |
+          DispatchKeySet(c10::BackendComponent::CPUBit);
       try {
         op_.redispatchBoxed(cpu_keys, &stack_);
       } catch (...) {
@@ -184,9 +182,7 @@ class BoxedCall {
           value = std::move(aliases);
         }
         return;
-      case ArgKind::generator:
-        generator_ = &arg;
-        return;
+      case ArgKind::generator: generator_ = &arg; return;
       case ArgKind::device:
         if (value.isDevice()) {
           const auto device = value.toDevice();
@@ -229,13 +225,16 @@ class BoxedCall {
     }
     if (!record_.checks_devices) {
       if (device.is_cpu() && !arg.written &&
-          (tensor.dim() == 0 || (record_.takes_cpu_indices && arg.kind == ArgKind::optional_list))) {
+          (tensor.dim() == 0 ||
+           (record_.takes_cpu_indices && arg.kind == ArgKind::optional_list))) {
         if (record_.many_cpu_scalars || tensor.dim() != 0 || ++cpu_scalars_ == 1) {
           return;
         }
       }
-      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two "
-                  "devices, ", common_ ? *common_ : hologram_operand(), " and ", device, "!");
+      TORCH_CHECK(false,
+                  "Expected all tensors to be on the same device, but found at least two "
+                  "devices, ",
+                  common_ ? *common_ : hologram_operand(), " and ", device, "!");
     }
     c10::impl::common_device_check_failure(common_ ? *common_ : hologram_operand(), tensor,
                                            record_.method.c_str(), argument_name(arg));
@@ -335,16 +334,11 @@ class FallbackKernel final : public c10::OperatorKernel {
 
   static DispatchKey cpu_key(DispatchKey key) {
     switch (key) {
-      case DispatchKey::SparsePrivateUse1:
-        return DispatchKey::SparseCPU;
-      case DispatchKey::SparseCsrPrivateUse1:
-        return DispatchKey::SparseCsrCPU;
-      case DispatchKey::QuantizedPrivateUse1:
-        return DispatchKey::QuantizedCPU;
-      case DispatchKey::NestedTensorPrivateUse1:
-        return DispatchKey::NestedTensorCPU;
-      default:
-        return DispatchKey::CPU;
+      case DispatchKey::SparsePrivateUse1: return DispatchKey::SparseCPU;
+      case DispatchKey::SparseCsrPrivateUse1: return DispatchKey::SparseCsrCPU;
+      case DispatchKey::QuantizedPrivateUse1: return DispatchKey::QuantizedCPU;
+      case DispatchKey::NestedTensorPrivateUse1: return DispatchKey::NestedTensorCPU;
+      default: return DispatchKey::CPU;
     }
   }
 
@@ -378,7 +372,9 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
 };
 
 // Composite operators that name the devices they work on, ours not among them.
-bool has_device_list(const std::string& name) { return name == "aten::mode.values"; }
+bool has_device_list(const std::string& name) {
+  return name == "aten::mode.values";
+}
 
 std::unordered_set<std::string>& delegated_kernels() {
   static auto* names = new std::unordered_set<std::string>();
@@ -415,13 +411,17 @@ std::optional<at::Tensor> Delegation::in(const std::optional<at::Tensor>& tensor
   return tensor ? std::optional(in(*tensor)) : std::nullopt;
 }
 
-void note_delegated_kernel(const std::string& name) { delegated_kernels().insert(name); }
+void note_delegated_kernel(const std::string& name) {
+  delegated_kernels().insert(name);
+}
 
 OperatorDelegate::OperatorDelegate(const char* name, const char* overload)
     : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)),
       record_(new Record(op_)) {}  // lives as long as the process
 
-const std::string& OperatorDelegate::name() const { return record_->name; }
+const std::string& OperatorDelegate::name() const {
+  return record_->name;
+}
 
 void OperatorDelegate::call(torch::jit::Stack* stack) const {
   BoxedCall(*record_, op_, stack).run(DispatchKeySet(DispatchKey::PrivateUse1));
@@ -431,8 +431,8 @@ void register_delegates() {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& [cpu, ours] : delegated_keys) {
     static std::vector<std::unique_ptr<torch::Library>> libraries;
-    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", ours,
-                                                         __FILE__, __LINE__));
+    libraries.push_back(
+        std::make_unique<torch::Library>(torch::Library::IMPL, "aten", ours, __FILE__, __LINE__));
     auto& library = *libraries.back();
     for (const auto& name : dispatcher.getAllOpNames()) {
       if (name.getNamespace().value_or("") != "aten") {
@@ -445,8 +445,8 @@ void register_delegates() {
       if (op->hasKernelForDispatchKey(ours)) {
         if (ours == DispatchKey::PrivateUse1) {
           const auto full = toString(name);
-          table().emplace_back(full, delegated_kernels().count(full) != 0 ? Served::delegated
-                                                                          : Served::native);
+          table().emplace_back(
+              full, delegated_kernels().count(full) != 0 ? Served::delegated : Served::native);
         }
         continue;
       }
@@ -463,7 +463,9 @@ void register_delegates() {
   }
 }
 
-std::vector<std::pair<std::string, Served>> operator_table() { return table(); }
+std::vector<std::pair<std::string, Served>> operator_table() {
+  return table();
+}
 
 #define HOLOGRAM_FALLBACK(key)                                                                \
   TORCH_LIBRARY_IMPL(_, key, m) {                                                             \

@@ -1,4 +1,5 @@
-// The delegate: an operator without a native kernel runs in torch's CPU kernel over the same memory.
+// The delegate: an operator without a native kernel runs in torch's CPU kernel over the same
+// memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

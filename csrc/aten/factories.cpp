@@ -27,7 +27,8 @@ constexpr DispatchKeySet kDenseKeys(c10::DispatchKey::PrivateUse1);
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::kStrided,
                               "only strided tensors can be made uninitialised on the hologram "
-                              "device, got layout ", *layout);
+                              "device, got layout ",
+                              *layout);
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
 }
 
@@ -77,9 +78,9 @@ Tensor efficient_zero_tensor(IntArrayRef size, std::optional<c10::ScalarType> dt
                              std::optional<bool>) {
   const c10::Device target(kHologram, check_device(device));
   auto allocator = at::native::ZeroTensorAllocator(target);
-  auto tensor = at::detail::empty_generic(
-      size, &allocator, kDenseKeys | DispatchKeySet(c10::DispatchKey::ZeroTensor),
-      c10::dtype_or_default(dtype), std::nullopt);
+  auto tensor = at::detail::empty_generic(size, &allocator,
+                                          kDenseKeys | DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                          c10::dtype_or_default(dtype), std::nullopt);
   return tensor;
 }
 
@@ -100,9 +101,13 @@ void ensure_storage(c10::TensorImpl* tensor, IntArrayRef size, IntArrayRef strid
 const Tensor& resize_(const Tensor& self, IntArrayRef size,
                       std::optional<c10::MemoryFormat> format) {
   if (C10_UNLIKELY(has_names(self.unsafeGetTensorImpl()))) {
-    TORCH_CHECK(self.sizes() == size, "Cannot resize named tensor with resize_ (tried to resize "
-                "Tensor with size ", self.sizes(), " to ", size, "). This may be caused by passing "
-                "a named tensor as an `out=` argument; please ensure that the sizes are the same. ");
+    TORCH_CHECK(
+        self.sizes() == size,
+        "Cannot resize named tensor with resize_ (tried to resize "
+        "Tensor with size ",
+        self.sizes(), " to ", size,
+        "). This may be caused by passing "
+        "a named tensor as an `out=` argument; please ensure that the sizes are the same. ");
     return self;
   }
   at::detail::check_size_nonnegative(size);
@@ -168,7 +173,9 @@ bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
 }
 
 // Storages are never copy-on-write here: views of one memory, or a copy at once.
-Tensor lazy_clone(const Tensor& self) { return self.clone(); }
+Tensor lazy_clone(const Tensor& self) {
+  return self.clone();
+}
 
 }  // namespace
 

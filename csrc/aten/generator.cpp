@@ -20,9 +20,15 @@ void HologramGenerator::set_current_seed(uint64_t seed) {
   std::lock_guard<std::mutex> lock(cpu_.mutex());
   cpu_.set_current_seed(seed);
 }
-void HologramGenerator::set_offset(uint64_t offset) { cpu_.set_offset(offset); }
-uint64_t HologramGenerator::get_offset() const { return cpu_.get_offset(); }
-uint64_t HologramGenerator::current_seed() const { return cpu_.current_seed(); }
+void HologramGenerator::set_offset(uint64_t offset) {
+  cpu_.set_offset(offset);
+}
+uint64_t HologramGenerator::get_offset() const {
+  return cpu_.get_offset();
+}
+uint64_t HologramGenerator::current_seed() const {
+  return cpu_.current_seed();
+}
 uint64_t HologramGenerator::seed() {
   std::lock_guard<std::mutex> lock(cpu_.mutex());
   return cpu_.seed();
@@ -67,8 +73,9 @@ at::Generator cpu_generator(const std::optional<at::Generator>& generator,
   TORCH_CHECK(generator->device().type() == kHologram,
               "Expected a 'hologram' device type for generator but found '", generator->device(),
               "'");
-  TORCH_CHECK(generator->device().index() == device, "Expected a generator on hologram:",
-              static_cast<int>(device), " but found one on ", generator->device());
+  TORCH_CHECK(generator->device().index() == device,
+              "Expected a generator on hologram:", static_cast<int>(device), " but found one on ",
+              generator->device());
   return static_cast<HologramGenerator*>(generator->unsafeGetGeneratorImpl())->cpu();
 }
 

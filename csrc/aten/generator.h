@@ -33,7 +33,6 @@ at::Generator make_generator(c10::DeviceIndex device);
 
 // The CPU generator a CPU kernel is to draw from: that of `generator`, or of the device's default.
 // Throws RuntimeError for a generator of another device, in torch's words.
-at::Generator cpu_generator(const std::optional<at::Generator>& generator,
-                            c10::DeviceIndex device);
+at::Generator cpu_generator(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
 
 }  // namespace hologram::aten

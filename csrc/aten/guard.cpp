@@ -82,7 +82,9 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
     hologram::device(check_device(index)).synchronize();
   }
 #if HOLOGRAM_GUARD_HAS_STREAM_CAPTURE
-  bool isStreamCapturing(const c10::Stream&) const override { return false; }
+  bool isStreamCapturing(const c10::Stream&) const override {
+    return false;
+  }
 #endif
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device_index,
@@ -128,8 +130,8 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
  private:
   static void check_stream(const c10::Stream& stream) {
     const auto index = check_device(stream.device());
-    TORCH_CHECK(hologram::device(index).streams().valid(stream.id()), "hologram:",
-                static_cast<int>(index), " has no stream with id ", stream.id());
+    TORCH_CHECK(hologram::device(index).streams().valid(stream.id()),
+                "hologram:", static_cast<int>(index), " has no stream with id ", stream.id());
   }
 };
 

@@ -36,9 +36,16 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
 
   bool isPinnedPtr(const void* data) const override { return is_pinned_pointer(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
-  // Host memory belongs to no device in particular; torch asks this for pointers it was told are
-  // the device's, so the current one is the answer.
-  c10::Device getDeviceFromPtr(void*) const override { return {kHologram, current_device()}; }
+  c10::Device getDeviceFromPtr(void* data) const override {
+    for (int index = 0; index < hologram::device_count(); ++index) {
+      if (hologram::device(index).memory().owns(data)) {
+        return {kHologram, static_cast<c10::DeviceIndex>(index)};
+      }
+    }
+    // Results of delegated operators lie in memory of torch's CPU allocator, on no device in
+    // particular; torch asks only about pointers that it was told are the device's.
+    return {kHologram, current_device()};
+  }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return default_generator(index);

@@ -7,6 +7,7 @@
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/convolution.h>
@@ -14,13 +15,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/rsub.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sub.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
@@ -35,7 +35,9 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-bool is_defined(const OptionalTensor& tensor) { return tensor && tensor->defined(); }
+bool is_defined(const OptionalTensor& tensor) {
+  return tensor && tensor->defined();
+}
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
@@ -45,23 +47,23 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
   const auto x = call.in(input);
   const auto w = call.in(weight);
   const auto b = call.in(bias);
-  return call.out(at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding,
-                                  groups));
+  return call.out(
+      at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups));
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
-    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-    int64_t groups, std::array<bool, 3> mask) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
+                                                        const Tensor& weight, IntArrayRef stride,
+                                                        IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding,
+                                                        int64_t groups, std::array<bool, 3> mask) {
   static auto& counter = op_counter("aten::convolution_backward_overrideable");
   Delegation call(counter);
   const auto g = call.in(grad);
   const auto x = call.in(input);
   const auto w = call.in(weight);
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
-  auto [dx, dw, db] =
-      at::convolution_backward(g, x, w, IntArrayRef({channels}), stride, padding, dilation,
-                               transposed, output_padding, groups, mask);
+  auto [dx, dw, db] = at::convolution_backward(g, x, w, IntArrayRef({channels}), stride, padding,
+                                               dilation, transposed, output_padding, groups, mask);
   return {call.out(std::move(dx)), call.out(std::move(dw)), call.out(std::move(db))};
 }
 
@@ -90,8 +92,7 @@ int64_t sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
 attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
           double dropout, bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
-  static auto& counter =
-      op_counter("aten::_scaled_dot_product_fused_attention_overrideable");
+  static auto& counter = op_counter("aten::_scaled_dot_product_fused_attention_overrideable");
   Delegation call(counter);
   const auto q = call.in(query);
   const auto k = call.in(key);
@@ -100,8 +101,15 @@ attention(const Tensor& query, const Tensor& key, const Tensor& value, const Opt
   auto [out, logsumexp] =
       at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, b, scale);
   // The CPU kernel has no sequence tables, no dropout stream and no debug mask.
-  return {call.out(std::move(out)), call.out(std::move(logsumexp)), Tensor(), Tensor(),
-          query.sym_size(-2), key.sym_size(-2), Tensor(), Tensor(), Tensor()};
+  return {call.out(std::move(out)),
+          call.out(std::move(logsumexp)),
+          Tensor(),
+          Tensor(),
+          query.sym_size(-2),
+          key.sym_size(-2),
+          Tensor(),
+          Tensor(),
+          Tensor()};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
@@ -240,7 +248,8 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
   return {call.out(std::move(output)), call.out(std::move(mask))};
 }
 
-// Integers are counted as float64, exact below 2^53; CUDA counts integers, torch's CPU refuses them.
+// Integers are counted as float64, exact below 2^53; CUDA counts integers, torch's CPU refuses
+// them.
 Tensor histc_of(const Tensor& x, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
   const bool integral = c10::isIntegralType(x.scalar_type(), /*includeBool=*/false);
   const auto counts = at::histc(integral ? x.to(at::kDouble) : x, bins, min, max);
@@ -253,8 +262,8 @@ Tensor histogram(const Tensor& self, int64_t bins, const at::Scalar& min, const 
   return call.out(histc_of(call.in(self), bins, min, max));
 }
 
-Tensor& histogram_out(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max,
-                  Tensor& out) {
+Tensor& histogram_out(const Tensor& self, int64_t bins, const at::Scalar& min,
+                      const at::Scalar& max, Tensor& out) {
   static OperatorDelegate delegate("aten::histc", "out");
   if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
     delegate(self, bins, min, max, out);
@@ -272,7 +281,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl_delegated(m, "convolution_backward_overrideable", &convolution_backward);
   impl_delegated(m, "_fused_sdp_choice", &sdp_choice);
   impl_delegated(m, "_scaled_dot_product_fused_attention_overrideable", &attention);
-  impl_delegated(m, "_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
+  impl_delegated(m, "_scaled_dot_product_fused_attention_overrideable_backward",
+                 &attention_backward);
   impl_delegated(m, "_thnn_fused_lstm_cell", &lstm_cell);
   impl_delegated(m, "_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   impl_delegated(m, "_thnn_fused_gru_cell", &gru_cell);

@@ -117,8 +117,8 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   std::mutex mutex_;
-  std::map<uintptr_t, size_t> live_;                        // base address -> capacity
-  std::unordered_map<size_t, std::vector<void*>> free_;     // capacity -> blocks, last in first out
+  std::map<uintptr_t, size_t> live_;                     // base address -> capacity
+  std::unordered_map<size_t, std::vector<void*>> free_;  // capacity -> blocks, last in first out
   at::HostStats stats_;
 };
 
@@ -137,7 +137,11 @@ void PinnedAllocator::release(void* context) {
 
 REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &instance())
 
-c10::Allocator* pinned_allocator() { return &instance(); }
-bool is_pinned_pointer(const void* pointer) { return instance().contains(pointer); }
+c10::Allocator* pinned_allocator() {
+  return &instance();
+}
+bool is_pinned_pointer(const void* pointer) {
+  return instance().contains(pointer);
+}
 
 }  // namespace hologram::aten

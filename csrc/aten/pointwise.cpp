@@ -28,16 +28,11 @@ constexpr int64_t kNativeElements = 32768;
 
 std::optional<DType> native_dtype(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Float:
-      return DType::f32;
-    case c10::ScalarType::Double:
-      return DType::f64;
-    case c10::ScalarType::Int:
-      return DType::i32;
-    case c10::ScalarType::Long:
-      return DType::i64;
-    default:
-      return std::nullopt;
+    case c10::ScalarType::Float: return DType::f32;
+    case c10::ScalarType::Double: return DType::f64;
+    case c10::ScalarType::Int: return DType::i32;
+    case c10::ScalarType::Long: return DType::i64;
+    default: return std::nullopt;
   }
 }
 
@@ -104,8 +99,7 @@ std::optional<LoopScalar> loop_scalar(const Tensor& tensor, DType dtype) {
         std::memcpy(scalar.bytes, &x, sizeof(x));
         return true;
       }
-      default:
-        return false;
+      default: return false;
     }
   };
   bool stored = false;
@@ -139,8 +133,7 @@ bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, co
     }
   }
   if (is_plain(b) && b->dtype() == a->dtype() && b->sizes() == a->sizes() &&
-      b->device() == a->device() &&
-      (out == nullptr || !overlaps(out->unsafeGetTensorImpl(), b))) {
+      b->device() == a->device() && (out == nullptr || !overlaps(out->unsafeGetTensorImpl(), b))) {
     const auto kernel = cpu::binary(op, *dtype);
     if (out == nullptr) {
       *fresh = make_like(a);
@@ -245,14 +238,12 @@ struct Binary {
   }
   static Tensor& inplace(Tensor& self, const Tensor& other, const Alpha&... alpha) {
     auto& here = *served<op, Form::inplace>;
-    if (!((is_one(alpha) && ...) &&
-          binary_fast(op, here.counter, self, other, &self, nullptr))) {
+    if (!((is_one(alpha) && ...) && binary_fast(op, here.counter, self, other, &self, nullptr))) {
       here.delegate(self, other, alpha...);
     }
     return self;
   }
-  static Tensor& out(const Tensor& self, const Tensor& other, const Alpha&... alpha,
-                     Tensor& out) {
+  static Tensor& out(const Tensor& self, const Tensor& other, const Alpha&... alpha, Tensor& out) {
     auto& here = *served<op, Form::out>;
     if (!((is_one(alpha) && ...) && binary_fast(op, here.counter, self, other, &out, nullptr))) {
       here.delegate(self, other, alpha..., out);
@@ -342,16 +333,13 @@ std::optional<LoopScalar> fill_scalar(const at::Scalar& value, c10::ScalarType t
     return std::nullopt;
   }
   switch (type) {
-    case c10::ScalarType::Float:
-      return store(value.to<float>());
-    case c10::ScalarType::Double:
-      return store(value.to<double>());
+    case c10::ScalarType::Float: return store(value.to<float>());
+    case c10::ScalarType::Double: return store(value.to<double>());
     case c10::ScalarType::Int:
       return value.isIntegral(true) ? std::optional(store(value.to<int32_t>())) : std::nullopt;
     case c10::ScalarType::Long:
       return value.isIntegral(true) ? std::optional(store(value.to<int64_t>())) : std::nullopt;
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
 }
 

@@ -61,7 +61,8 @@ void note_delegated(OpCounter& counter) {
         " has no native hologram kernel and set_fallback_mode('error') is on; with 'allow' it runs "
         "in torch's CPU kernel on the same memory");
     if (!counter.warned.exchange(true)) {
-      TORCH_WARN(counter.name, " has no native hologram kernel; torch's CPU kernel runs on the same "
+      TORCH_WARN(counter.name,
+                 " has no native hologram kernel; torch's CPU kernel runs on the same "
                  "memory");
     }
   }

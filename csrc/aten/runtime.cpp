@@ -14,10 +14,10 @@
 namespace hologram::aten {
 namespace {
 
-using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::DeviceStats;
 
 void fill(StatArray& to, const Counter& from) {
   // Everything is one pool to torch; its large/small split is CUDA's.
@@ -83,9 +83,13 @@ HologramAllocator& allocator() {
 
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator())
 
-MemoryPool& device_memory(c10::DeviceIndex index) { return device(index).memory(); }
+MemoryPool& device_memory(c10::DeviceIndex index) {
+  return device(index).memory();
+}
 
-c10::Allocator* device_allocator() { return &allocator(); }
+c10::Allocator* device_allocator() {
+  return &allocator();
+}
 
 c10::DeviceIndex current_device() {
   return static_cast<c10::DeviceIndex>(hologram::current_device());
@@ -102,8 +106,8 @@ c10::DeviceIndex check_device(c10::DeviceIndex index) {
     return current_device();
   }
   if (C10_UNLIKELY(index >= device_count())) {
-    TORCH_CHECK(false, "hologram device index ", static_cast<int>(index), " is out of range: ",
-                device_count(), " device(s) available");
+    TORCH_CHECK(false, "hologram device index ", static_cast<int>(index),
+                " is out of range: ", device_count(), " device(s) available");
   }
   return index;
 }

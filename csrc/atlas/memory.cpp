@@ -171,9 +171,8 @@ Allocation MemoryPool::allocate(size_t nbytes) {
   {
     const std::lock_guard guard(lock_);
     ++num_ooms_;
-    const int64_t foreign = foreign_bytes_.current;
-    allocated = static_cast<size_t>(allocated_bytes_.current + foreign);
-    reserved = static_cast<size_t>(reserved_bytes_.current + foreign);
+    allocated = static_cast<size_t>(allocated_bytes_.current);
+    reserved = static_cast<size_t>(reserved_bytes_.current);
     limit = limit_;
   }
   throw OutOfMemory(nbytes, allocated, reserved, limit);
@@ -244,8 +243,7 @@ bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
 bool MemoryPool::add_segment(SizeClass& cls) {
   {
     const std::lock_guard guard(lock_);
-    const int64_t held = std::max<int64_t>(reserved_bytes_.current + foreign_bytes_.current, 0);
-    const size_t used = static_cast<size_t>(held);
+    const auto used = static_cast<size_t>(reserved_bytes_.current);
     if (used > limit_ || cls.segment_bytes > limit_ - used) return false;
   }
   auto segment = std::make_unique<Segment>();
@@ -318,10 +316,13 @@ void MemoryPool::trim_while_growing() noexcept {
 
 void MemoryPool::note_foreign(ptrdiff_t bytes) noexcept {
   const std::lock_guard guard(lock_);
-  if (bytes >= 0) {
-    foreign_bytes_.add(bytes);
-  } else {
-    foreign_bytes_.subtract(-bytes);
+  for (FastCounter* counter :
+       {&foreign_bytes_, &allocated_bytes_, &requested_bytes_, &reserved_bytes_}) {
+    if (bytes >= 0) {
+      counter->add(bytes);
+    } else {
+      counter->subtract(-bytes);
+    }
   }
 }
 
@@ -374,8 +375,7 @@ void MemoryPool::set_limit(size_t bytes) noexcept {
   {
     const std::lock_guard guard(lock_);
     limit_ = bytes;
-    over = reserved_bytes_.current + foreign_bytes_.current > 0 &&
-           static_cast<size_t>(reserved_bytes_.current + foreign_bytes_.current) > bytes;
+    over = static_cast<size_t>(reserved_bytes_.current) > bytes;
   }
   if (over) trim_while_growing();
 }
@@ -389,8 +389,7 @@ std::pair<size_t, size_t> MemoryPool::info() const noexcept {
   const size_t available = backend_.available_memory();
   const size_t total = backend_.properties().total_memory;
   const std::lock_guard guard(lock_);
-  const int64_t held = std::max<int64_t>(reserved_bytes_.current + foreign_bytes_.current, 0);
-  const size_t used = static_cast<size_t>(held);
+  const auto used = static_cast<size_t>(reserved_bytes_.current);
   const size_t left = used < limit_ ? limit_ - used : 0;
   return {std::min({left, available, total}), total};
 }

@@ -35,10 +35,10 @@ struct MemoryStats {
   Counter allocation;       // blocks held by the user
   Counter segment;          // segments held from the system
   Counter active;           // blocks held by the user or by queued work; equals `allocation` here
-  Counter allocated_bytes;  // capacity of the blocks held by the user
-  Counter reserved_bytes;   // size of the segments
+  Counter allocated_bytes;  // capacity of the blocks held by the user, foreign memory included
+  Counter reserved_bytes;   // size of the segments, foreign memory included
   Counter requested_bytes;  // what the user asked for: allocated_bytes before rounding
-  Counter foreign_bytes;    // memory the device holds but another allocator owns
+  Counter foreign_bytes;    // of these: memory the device holds but another allocator owns
   int64_t num_alloc_retries = 0;  // requests that needed the cache to be given back first
   int64_t num_ooms = 0;
   int64_t num_device_alloc = 0;  // segments ever taken from the system
@@ -68,7 +68,7 @@ struct SegmentInfo {
 
 class MemoryPool {
  public:
-  // `backend` must outlive the pool. `limit` caps reserved + foreign bytes.
+  // `backend` must outlive the pool. `limit` caps the reserved bytes.
   MemoryPool(Backend& backend, size_t limit);
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
@@ -83,7 +83,8 @@ class MemoryPool {
   // read. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
 
-  // Adds `bytes` (negative: subtracts) to foreign_bytes. It counts towards the limit.
+  // Adds `bytes` (negative: subtracts) to foreign_bytes and to the totals it is part of,
+  // so it counts towards the limit.
   void note_foreign(ptrdiff_t bytes) noexcept;
 
   MemoryStats stats() const;

@@ -23,9 +23,10 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // X(name, arity, dtypes, expression over x and y of type T, flags, identity)
 //
-// Every float expression is correctly rounded, so results equal torch CPU's bit for bit, with one
-// exception: torch's sqrt may be off by 1 ulp where it goes through MKL. wrap_* is the operation
-// modulo 2^n on integers and the plain one on floats; helpers are in atlas/scalar.h.
+// Every float expression is correctly rounded, so results equal torch CPU's bit for bit. (torch's
+// sqrt is up to 1 ulp off where it goes through MKL; it has no row, or small and large tensors
+// would disagree.) wrap_* is the operation modulo 2^n on integers and the plain one on floats;
+// helpers are in atlas/scalar.h.
 //   add: -0 is the identity, not +0: (-0) + (+0) = +0.
 //   maximum, minimum: propagate NaN. Of two zeros the second operand is returned, as by torch's
 //     vectorised loop and x86 maxps (torch's loop for tails and strided operands returns the
@@ -41,9 +42,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
   X(neg, 1, kNumeric, wrap_neg(x), kInvolution, kNoIdentity)                        \
   X(abs, 1, kNumeric, wrap_abs(x), kIdempotent, kNoIdentity)                        \
   X(relu, 1, kNumeric, x < T(0) ? T(0) : x, kIdempotent, kNoIdentity)               \
-  X(sqrt, 1, kFloating, square_root(x), kNone, kNoIdentity)                         \
-  X(reciprocal, 1, kFloating, T(1) / x, kNone, kNoIdentity)                         \
-  X(square, 1, kNumeric, wrap_mul(x, x), kNone, kNoIdentity)
+  X(reciprocal, 1, kFloating, T(1) / x, kNone, kNoIdentity)
 
 enum class Op : uint16_t {
 #define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) name,

@@ -52,10 +52,4 @@ template <class T>
   }
 }
 
-// Correctly rounded; NaN below -0.
-template <class T>
-[[gnu::always_inline]] inline T square_root(T x) {
-  return std::is_same_v<T, float> ? __builtin_sqrtf(x) : __builtin_sqrt(x);
-}
-
 }  // namespace hologram

@@ -2,7 +2,6 @@
 //
 // The library is built with -O2, at which GCC 12 leaves loops of unknown length alone. Trap flags
 // are no part of a kernel's result, and keeping them would stop comparisons from being vectorised.
-// (sqrt needs -fno-math-errno as well, which GCC takes from the command line only.)
 #pragma once
 
 #if defined(__clang__)

@@ -101,9 +101,10 @@ class Comparison:
     ) -> None:
         """Runs `attempt(device)` on the CPU and on the device and compares what the two return.
 
-        An attempt makes its own copies of its inputs, and returns nested tensors and plain values, or
-        None when there is nothing to compare. `values=False`: the numbers are undefined. `on_device`:
-        whether the tensors belong on the device. Raises AssertionError at the first difference.
+        An attempt makes its own copies of its inputs, and returns nested tensors and plain values,
+        or None when there is nothing to compare. `values=False`: the numbers are undefined.
+        `on_device`: whether the tensors belong on the device. Raises AssertionError at the first
+        difference.
         """
         expected = observe(lambda: attempt(CPU))
         actual = observe(lambda: attempt(self.device))
@@ -130,7 +131,9 @@ class Comparison:
         if expected.error is not None:
             self.last_error = expected.error
             if actual.error is None:
-                raise AssertionError(f"{what}: the CPU raises {expected.error!r}, the device returns")
+                raise AssertionError(
+                    f"{what}: the CPU raises {expected.error!r}, the device returns"
+                )
             if type(actual.error) is not type(expected.error):
                 raise AssertionError(
                     f"{what}: the CPU raises {expected.error!r}, the device {actual.error!r}"
@@ -283,8 +286,8 @@ def _equal(expected: torch.Tensor, actual: torch.Tensor) -> bool:
 def aliasing(results: Any, arguments: Any) -> list[str]:
     """How each dense tensor in `results` relates to the memory of those in `arguments`, in words.
 
-    Arguments are numbered from 0, results continue the numbering. Tensors that are not dense have no
-    storage of their own and are left out.
+    Arguments are numbered from 0, results continue the numbering. Tensors that are not dense have
+    no storage of their own and are left out.
     """
     known = list(tensors_of(arguments))
     storages: dict[int, int] = {}

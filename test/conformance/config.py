@@ -51,9 +51,9 @@ FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e4m3fn,
 )
 
-# True while random operators of the device draw the same numbers as the CPU from the same seed (they
-# draw from a CPU generator inside the device's). Otherwise results that depend on the seed are
-# compared in everything but their values.
+# True while random operators of the device draw the same numbers as the CPU from the same seed
+# (they draw from a CPU generator inside the device's). Otherwise results that depend on the seed
+# are compared in everything but their values.
 DRAWS_EQUAL_CPU = True
 
 SEED = 20_240_229

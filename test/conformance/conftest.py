@@ -31,7 +31,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the phases of one unit side by side, so that they share its samples."""
 
-
     def unit(item: pytest.Item) -> str:
         # test_forward_nn_functional_gelu_hologram_float32 without its phase
         name = item.name.removeprefix("test_")

@@ -43,9 +43,7 @@ def _build(
     """The module of `sample`, initialised on the CPU, the same for every device, then moved."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        arguments = copy.deepcopy(
-            (sample.constructor_input.args, sample.constructor_input.kwargs)
-        )
+        arguments = copy.deepcopy((sample.constructor_input.args, sample.constructor_input.kwargs))
         module = info.module_cls(*arguments[0], **arguments[1])
     return module.to(dtype).to(device).train(training)
 
@@ -124,7 +122,9 @@ def state_dict(
     what the first one does.
     """
     comparison = Comparison(test, device, Tolerance(dtype))
-    for what, _, sample in _inputs(info, dtype):
+    for what, training, sample in _inputs(info, dtype):
+        if training:
+            continue  # the same parameters as in evaluation
 
         def attempt(device: torch.device, sample: ModuleInput = sample) -> Observation:
             module = _build(info, dtype, False, sample, torch.device("cpu"))

@@ -1,8 +1,9 @@
 """The phases of an operator-database unit, each against torch on the CPU over the same samples.
 
-A phase is a function (test, op, dtype, device) -> Comparison that raises on the first difference. The
-CPU is run on its own copy of the sample with the same strides, offsets and aliases, and with the same
-seed, so that everything may be asked to agree: values, strides, views, warnings, exception types.
+A phase is a function (test, op, dtype, device) -> Comparison that raises on the first difference.
+The CPU is run on its own copy of the sample with the same strides, offsets and aliases, and with
+the same seed, so that everything may be asked to agree: values, strides, views, warnings,
+exception types.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.testing._internal.opinfo.core import (
 from . import config
 from .compare import CPU, Comparison, Outcome, Tolerance, aliasing, observe
 from .transfer import Transfer, map_tensors, noncontiguous, tensors_of
-from .units import samples, tolerance, wanted_dtypes
+from .units import error_inputs, samples, tolerance, wanted_dtypes
 
 # Entries whose results are partly uninitialised memory although their OpInfo does not say so:
 # resizing adds elements that nobody has written.
@@ -143,7 +144,7 @@ def _call(op: OpInfo, call: Call) -> Observation:
 def noncontiguous_inputs(
     test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device
 ) -> Comparison:
-    """`forward`, and `backward` where there is one, with gaps between the elements of every input."""
+    """`forward`, and `backward` where there is one, with gaps between the inputs' elements."""
     unit = Unit(test, op, dtype, device, "test_noncontiguous_samples")
     differentiable = dtype in op.supported_backward_dtypes("cpu")
     for what, sample in unit.samples(differentiable):
@@ -159,7 +160,7 @@ def noncontiguous_inputs(
 
 
 def backward(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device) -> Comparison:
-    """Gradients of the function, and of the in-place variant where it has any, for random cotangents."""
+    """Gradients for random cotangents, of the function and of a differentiable in-place variant."""
     unit = Unit(test, op, dtype, device, "test_variant_consistency_eager", "test_compare_cpu")
     for what, sample in unit.samples(requires_grad=True):
         unit.compare(what, sample, lambda call, sample=sample: _gradients(op, sample, call))
@@ -202,7 +203,7 @@ def cotangent(output: torch.Tensor, seed: int, spread: bool) -> torch.Tensor:
 def forward_mode(
     test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device
 ) -> Comparison:
-    """Tangents of the results for random tangents of every differentiable input, by dual numbers."""
+    """Tangents of the results for random tangents of the differentiable inputs (dual numbers)."""
     unit = Unit(test, op, dtype, device, "test_forward_ad", "test_compare_cpu")
     for what, sample in unit.samples(requires_grad=True):
         unit.compare(what, sample, lambda call, sample=sample: _tangents(op, sample, call))
@@ -295,7 +296,7 @@ OUT_CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _write(op: OpInfo, call: Call, outputs: Any) -> Observation:
-    """Calls with out=`outputs` (CPU tensors, copied to the call's device) or, if None, the input."""
+    """Calls with out=`outputs` (CPU tensors, copied to the device) or, if None, out=the input."""
     if outputs is None:
         targets = call.input
     else:
@@ -373,12 +374,12 @@ def _overwrite(op: OpInfo, call: Call) -> Observation:
 def errors(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device) -> Comparison:
     """Upstream's wrong calls raise the exceptions and messages that upstream expects.
 
-    A few entries expect another error from the CPU than from other devices; since the device may run
-    the CPU's kernel, either is right.
+    A few entries expect another error from the CPU than from other devices; since the device may
+    run the CPU's kernel, either is right.
     """
     comparison = Comparison(test, device, Tolerance(dtype))
-    on_cpu = list(op.error_inputs("cpu"))
-    on_device = list(op.error_inputs(str(device)))
+    on_cpu = error_inputs(op, "cpu")
+    on_device = error_inputs(op, str(device))
     for index, wrong in enumerate(on_device):
         sample = wrong.sample_input
         allowed = [(wrong.error_type, wrong.error_regex)]
@@ -413,9 +414,9 @@ def _differentiable(op: OpInfo) -> set[torch.dtype]:
 
 
 def _wrong_calls(op: OpInfo) -> set[torch.dtype]:
-    # Wrong calls have dtypes of their own: once per entry is enough. Some entries have none, or none
-    # for this device.
-    if op.error_inputs_func is None or not any(True for _ in op.error_inputs(config.DEVICE)):
+    # Wrong calls have dtypes of their own: once per entry is enough. Some entries have none, or
+    # none for this device.
+    if not error_inputs(op, config.DEVICE):
         return set()
     return set(wanted_dtypes(_all(op))[:1])
 

@@ -27,7 +27,7 @@ def _configurations(info: OptimizerInfo) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _parameters(info: OptimizerInfo, dtype: torch.dtype, device: torch.device) -> list[Any]:
-    """Leaves that require grad: matrices, one of them transposed; vectors and a scalar if allowed."""
+    """Leaves that require grad: matrices, one transposed, and if allowed vectors and a scalar."""
     generator = torch.Generator().manual_seed(config.SEED)
 
     def make(*shape: int) -> torch.Tensor:

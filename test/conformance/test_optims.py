@@ -17,7 +17,7 @@ from .verdict import Key, conclude
 
 
 class optim_units(optims):
-    """`@optims` without upstream's skips (see units.units), for the optimizers that have a phase."""
+    """`@optims` without upstream's skips (see units.units), for the optimizers with the phase."""
 
     def __init__(self, phase: str) -> None:
         _, has = PHASES[phase]

@@ -1,8 +1,8 @@
 """Copies sample inputs to a device so that everything but the device stays the same.
 
-`Tensor.to` makes contiguous what was an expanded or overlapping view and separates tensors that share
-memory. The suite compares strides, views and writes through aliases with those of the CPU, so here
-storages are copied, byte for byte, and tensors are rebuilt over them.
+`Tensor.to` makes contiguous what was an expanded or overlapping view and separates tensors that
+share memory. The suite compares strides, views and writes through aliases with those of the CPU, so
+here storages are copied, byte for byte, and tensors are rebuilt over them.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, wraps
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy
 import torch
 from torch.testing._internal.common_device_type import (
     instantiate_device_type_tests,
@@ -14,10 +17,12 @@ from torch.testing._internal.common_device_type import (
     toleranceOverride,
 )
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import DecorateInfo, ErrorInput, OpInfo, SampleInput
 
 from . import config
 from .compare import Tolerance
+
+T = TypeVar("T")
 
 OPS_BY_NAME: dict[str, OpInfo] = {op.full_name: op for op in op_db}
 
@@ -36,12 +41,32 @@ def wanted_dtypes(supported: set[torch.dtype]) -> list[torch.dtype]:
     return chosen
 
 
+def _seeded(op: OpInfo, make: Callable[[], Iterable[T]]) -> list[T]:
+    """What `make` generates for `op`, always with the same random numbers.
+
+    `op.sample_inputs` and `op.error_inputs` would seed by the name of the calling test, found by
+    inspecting the stack, which takes longer than most units.
+    """
+    seed = zlib.crc32(op.full_name.encode())
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)  # noqa: NPY002 (the generator that upstream draws from)
+    return list(make())
+
+
 # Tests run in the order of units, so one unit's phases share the samples.
 @lru_cache(maxsize=4)
 def samples(name: str, dtype: torch.dtype, requires_grad: bool) -> list[SampleInput]:
-    """Samples of the entry `name` on the CPU. Shared between phases: copy them, never write to them."""
-    made = OPS_BY_NAME[name].sample_inputs("cpu", dtype, requires_grad=requires_grad)
-    return list(made)
+    """Samples of the entry `name` on the CPU. The phases share them: copy, never write to them."""
+    op = OPS_BY_NAME[name]
+    return _seeded(op, lambda: op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+
+
+def error_inputs(op: OpInfo, device: str) -> list[ErrorInput]:
+    """Upstream's wrong calls of `op` with arguments on `device`; empty if it has none."""
+    if op.error_inputs_func is None:
+        return []
+    return _seeded(op, lambda: op.error_inputs_func(op, device))
 
 
 def tolerance(op: OpInfo, dtype: torch.dtype, upstream_tests: Sequence[str]) -> Tolerance:
@@ -71,9 +96,10 @@ def tolerance(op: OpInfo, dtype: torch.dtype, upstream_tests: Sequence[str]) -> 
 class units(ops):
     """`@ops` for conformance: the wanted dtypes of every entry, and none of upstream's skips.
 
-    Upstream's decorators name tests and devices of its own; those that name neither (skipCPUIfNoLapack,
-    onlyCUDA ...) would hide a unit without a trace. What may be left out is in expected_failures.py.
-    `applies(op)` gives the dtypes in which the phase exists for the entry, empty if it does not.
+    Upstream's decorators name tests and devices of its own; those that name neither (onlyCUDA,
+    skipCPUIfNoLapack ...) would hide a unit without a trace. What may be left out is listed in
+    expected_failures.py. `applies(op)` gives the dtypes in which the phase exists for the entry,
+    empty if it does not.
     """
 
     def __init__(self, applies: Callable[[OpInfo], set[torch.dtype]]) -> None:

@@ -2,10 +2,10 @@
 
 A unit is (database, entry, dtype) and is run in phases. The rules, all strict:
 
-* It fails on the device and passes with the CPU in the device's place: the device is at fault. It is a
-  test failure unless EXPECTED lists it.
-* It fails with the CPU in the device's place too: the test says nothing about the device, the unit is
-  "not judged". It is a test failure unless UNJUDGED lists it.
+* It fails on the device and passes with the CPU in the device's place: the device is at fault. It
+  is a test failure unless EXPECTED lists it.
+* It fails with the CPU in the device's place too: the test says nothing about the device, the unit
+  is "not judged". It is a test failure unless UNJUDGED lists it.
 * It is listed and the reason is gone: a test failure, so that the lists stay true.
 """
 
@@ -14,20 +14,16 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from expected_failures import EXPECTED, UNJUDGED
 
 from . import config
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from expected_failures import EXPECTED, UNJUDGED  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,9 @@ def listed(entries: dict[str, str], key: Key) -> str | None:
     exact = entries.get(text)
     if exact is not None:
         return exact
-    return next((why for pattern, why in entries.items() if fnmatch.fnmatchcase(text, pattern)), None)
+    return next(
+        (why for pattern, why in entries.items() if fnmatch.fnmatchcase(text, pattern)), None
+    )
 
 
 def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
@@ -82,8 +80,8 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         if judge_error is not None:
             record("failed", error=f"not judged and not listed: {_one_line(judge_error)}")
             raise AssertionError(
-                f"{key} fails cpu against cpu, so it cannot be judged; if that is so upstream, list "
-                f"it in UNJUDGED with the reason. The error: {judge_error}"
+                f"{key} fails cpu against cpu, so it cannot be judged; if that is so upstream, "
+                f"list it in UNJUDGED with the reason. The error: {judge_error}"
             ) from judge_error
         if why_expected is not None:
             record("expected_failure", reason=why_expected, error=_one_line(error))
