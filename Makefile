@@ -1,7 +1,7 @@
 # Everything a developer does with the project. `make help` lists the targets.
 #
 # The environment (.venv) and the build are files with prerequisites, so a second run repeats neither.
-# Variables: PYTHON (the interpreter the environment is made from), JOBS (test processes), ARGS (more
+# Variables: PYTHON (the interpreter the environment is made from), JOBS (processes), ARGS (more
 # arguments for pytest), TORCH (another torch than the pinned one, in an environment of its own:
 # `make test TORCH=2.12.1`).
 
@@ -71,10 +71,17 @@ test: ## Lint, C++ unit tests, generated docs, then every Python test
 
 test-full: ## The same, with the tests that take minutes
 	@$(MAKE) build lint test-core test-sanitizers check-docs
-	$(PYTEST)
+	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 
-test-core: ## Unit tests of the torch-free core and the CPU backend (no torch, no Python)
-	@$(MAKE) -C csrc/test check
+test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
+	@$(MAKE) -C csrc/test -j $(JOBS) check
+
+test-sanitizers: ## The same unit tests under ThreadSanitizer (test-core has the other two)
+	@$(MAKE) -C csrc/test -j $(JOBS) tsan
+
+check-docs: $(BUILT) ## Run the examples of the docs; is docs/operators.md what the code says?
+	$(PY) tools/run_examples.py README.md docs/*.md
+	$(PY) tools/operators.py --check
 
 # A wheel made from the source distribution has to work outside the source tree.
 test-package: sdist ## Build the sdist into a wheel, install that elsewhere and use it
@@ -106,8 +113,11 @@ bench-check: $(BUILT) ## Measure again; fail where a committed ratio got more th
 
 ##@ Other
 
+docs: $(BUILT) ## Write the generated docs/operators.md
+	$(PY) tools/operators.py
+
 clean: ## Remove build products (the environment stays)
-	rm -rf build dist *.egg-info csrc/test/build demo.png
+	rm -rf build dist *.egg-info demo.png
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f torch_hologram/*.so torch_hologram/_build_info.py
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -39,7 +39,10 @@ class TestCompile(HologramTestCase):
         def train(compiled: bool) -> list[torch.Tensor]:
             torch.manual_seed(0)
             module = torch.nn.Sequential(
-                torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+                torch.nn.Linear(4, 8),
+                torch.nn.BatchNorm1d(8),
+                torch.nn.GELU(),
+                torch.nn.Linear(8, 2),
             ).hologram()
             run = torch.compile(module, backend=backend, fullgraph=True) if compiled else module
             optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import unittest
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import torch
 from common import HologramTestCase
-from torch.testing._internal.common_utils import instantiate_parametrized_tests, parametrize, run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
 from torch.utils.dlpack import DLDeviceType, to_dlpack
 
 CPU = (DLDeviceType.kDLCPU, 0)
@@ -28,12 +35,8 @@ class Foreign:
         return self.tensor.__dlpack_device__()
 
 
-class Wrapper:
-    """A tensor-like with __torch_function__ that is not a subclass of Tensor."""
-
-
 class Subclass(torch.Tensor):
-    called: list[str] = []
+    called: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -235,6 +238,88 @@ class TestImport(HologramTestCase):
         alias = torch.from_dlpack(tensor)
         self.assertTrue(alias.is_hologram)
         self.assertEqual(alias.data_ptr(), tensor.data_ptr())
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    pass
+
+
+DLManagedTensorVersioned._fields_ = (
+    ("version", ctypes.c_uint32 * 2),
+    ("manager_ctx", ctypes.c_void_p),
+    ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(DLManagedTensorVersioned))),
+    ("flags", ctypes.c_uint64),
+    ("dl_tensor", DLTensor),
+)
+
+
+class DLPackExchangeAPI(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("prev_api", ctypes.c_void_p),
+        ("allocator", ctypes.c_void_p),
+        ("managed_tensor_from_py_object", ctypes.c_void_p),
+        ("managed_tensor_to_py_object", ctypes.c_void_p),
+        ("dltensor_from_py_object", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
+@unittest.skipUnless(
+    hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), "this torch has no C interface"
+)
+class TestCInterface(HologramTestCase):
+    """What libraries use that exchange tensors without Python calls (tvm-ffi and its users)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        get_pointer.restype = ctypes.c_void_p
+        get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        capsule = torch.Tensor.__dlpack_c_exchange_api__
+        self.api = DLPackExchangeAPI.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
+
+    def test_borrowed_view(self):
+        borrow = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))(
+            self.api.dltensor_from_py_object
+        )
+        for tensor in (torch.ones(2, 3, device="hologram"), torch.ones(2, 3)):
+            view = DLTensor()
+            self.assertEqual(borrow(tensor, ctypes.byref(view)), 0)
+            self.assertEqual((view.device_type, view.device_id), CPU)
+            self.assertEqual(view.data, tensor.data_ptr())
+            self.assertEqual(list(view.shape[: view.ndim]), [2, 3])
+
+    def test_owned_tensor(self):
+        export = ctypes.PYFUNCTYPE(
+            ctypes.c_int,
+            ctypes.py_object,
+            ctypes.POINTER(ctypes.POINTER(DLManagedTensorVersioned)),
+        )(self.api.managed_tensor_from_py_object)
+        before = torch.hologram.memory_allocated()
+        tensor = torch.empty(1 << 20, device="hologram")
+        managed = ctypes.POINTER(DLManagedTensorVersioned)()
+        self.assertEqual(export(tensor, ctypes.byref(managed)), 0)
+        view = managed.contents.dl_tensor
+        self.assertEqual((view.device_type, view.device_id), CPU)
+        self.assertEqual(view.data, tensor.data_ptr())
+        del tensor
+        self.assertGreater(torch.hologram.memory_allocated(), before)
+        managed.contents.deleter(managed)
+        self.assertEqual(torch.hologram.memory_allocated(), before)
 
 
 class TestAliases(HologramTestCase):

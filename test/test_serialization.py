@@ -12,7 +12,11 @@ import safetensors
 import safetensors.torch
 import torch
 from common import HologramTestCase, run_python
-from torch.testing._internal.common_utils import instantiate_parametrized_tests, parametrize, run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
 
 
 def saved(value: object) -> io.BytesIO:
@@ -86,7 +90,8 @@ class TestTorchSave(HologramTestCase):
         self.assertEqual(view.storage_offset(), 3)
 
     @parametrize(
-        "dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint16]
+        "dtype",
+        [torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint16],
     )
     def test_dtypes(self, dtype):
         tensor = torch.tensor([0, 1, 2, 3]).to(dtype)

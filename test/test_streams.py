@@ -100,7 +100,9 @@ class TestStreams(HologramTestCase):
         with self.assertRaisesRegex(RuntimeError, "hologram:0 has no stream with id 123456"):
             torch.hologram.set_stream(
                 torch.hologram.Stream(
-                    stream_id=123456, device_index=0, device_type=torch.hologram.Stream().device_type
+                    stream_id=123456,
+                    device_index=0,
+                    device_type=torch.hologram.Stream().device_type,
                 )
             )
 

@@ -6,7 +6,17 @@ import io
 
 import torch
 from common import HologramTestCase
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -67,7 +77,9 @@ class TestFunc(HologramTestCase):
         )
 
     def test_vjp_and_jvp(self):
-        self.assertEqual(*on_both(lambda x: vjp(torch.sin, x)[1](torch.ones_like(x)), torch.rand(4)))
+        self.assertEqual(
+            *on_both(lambda x: vjp(torch.sin, x)[1](torch.ones_like(x)), torch.rand(4))
+        )
         self.assertEqual(*on_both(lambda x: jvp(torch.sin, (x,), (x,)), torch.rand(4)))
 
     def test_ensembles(self):
@@ -227,7 +239,9 @@ class TestCheckpoint(HologramTestCase):
         states = []
 
         def run(x):
-            states.append((torch.is_autocast_enabled("hologram"), torch.get_autocast_dtype("hologram")))
+            states.append(
+                (torch.is_autocast_enabled("hologram"), torch.get_autocast_dtype("hologram"))
+            )
             return linear(x)
 
         with torch.autocast("hologram", dtype=torch.bfloat16):

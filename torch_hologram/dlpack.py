@@ -118,8 +118,11 @@ def _name(device: tuple[int, int]) -> str:
 
 
 def register() -> None:
-    """Extends ``Tensor.__dlpack__``, ``Tensor.__dlpack_device__`` and ``torch.from_dlpack``."""
+    """Extends torch's ways to export and import through DLPack, the C interface included."""
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
     torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+    exchange_api = getattr(_C, "dlpack_exchange_api", lambda: None)()
+    if exchange_api is not None:  # newer torch only
+        torch.Tensor.__dlpack_c_exchange_api__ = exchange_api
     torch.utils.dlpack.from_dlpack = _from_dlpack
     torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

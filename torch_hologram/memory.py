@@ -36,8 +36,8 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     ``.all.allocated`` and ``.all.freed``. Further entries are ``num_alloc_retries``, ``num_ooms``,
     ``num_device_alloc``, ``num_device_free`` and ``limit_bytes``.
 
-    ``foreign_bytes`` is memory the device's tensors hold that another allocator owns, such as
-    results of delegated operators.
+    ``foreign_bytes`` is the part of the memory that another allocator owns: results of delegated
+    operators, imported and shared memory. The allocated and reserved bytes include it.
 
     Returns:
         a sorted dictionary, empty if the device has not been used yet.
@@ -126,9 +126,7 @@ def memory_snapshot() -> list[dict[str, Any]]:
         ``requested_size`` (bytes) and ``state`` (``"active_allocated"`` or ``"inactive"``).
     """
     lazy_init()
-    return [
-        segment for index in range(_C.device_count()) for segment in _C.memory_snapshot(index)
-    ]
+    return [segment for index in range(_C.device_count()) for segment in _C.memory_snapshot(index)]
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
@@ -143,7 +141,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     metrics = [
         ("allocated_bytes", "Allocated memory", _format_bytes),
         ("reserved_bytes", "Reserved memory", _format_bytes),
-        ("foreign_bytes", "Foreign memory", _format_bytes),
+        ("foreign_bytes", "  of it foreign", _format_bytes),
         ("requested_bytes", "Requested memory", _format_bytes),
         ("active_bytes", "Active memory", _format_bytes),
         ("allocation", "Allocations", _format_count),

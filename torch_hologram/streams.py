@@ -78,8 +78,13 @@ class Event(torch.Event):
 
         Raises:
             RuntimeError: one of the two was not recorded, or was made without ``enable_timing``.
+            ValueError: the other event is of another device type.
         """
         # torch.Event's own method refuses subclasses of torch.Event for `other`.
+        if other.device.type != DEVICE_TYPE:
+            raise ValueError(
+                f"Expected an event of a {DEVICE_TYPE} device, but got: {other.device}"
+            )
         return _C.event_elapsed_time(self.event_id, other.event_id)
 
 

@@ -8,8 +8,6 @@
 #include <string>
 #include <thread>
 
-#include "atlas/fork.h"
-
 namespace hologram::aten {
 namespace {
 
@@ -31,9 +29,8 @@ bool any_autograd_thread() {
 
 void stop_autograd_threads() {
   using namespace std::chrono_literals;
-  if (in_forked_child() || !any_autograd_thread()) {
-    return;
-  }
+  // Even where no thread is to be seen: one may just be starting, and in a forked child, which has
+  // none, asking for the engine is what makes torch forget the parent's.
   torch::autograd::Engine::get_default_engine().stop();
   const auto deadline = std::chrono::steady_clock::now() + 2s;
   while (any_autograd_thread() && std::chrono::steady_clock::now() < deadline) {

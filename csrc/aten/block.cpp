@@ -56,12 +56,39 @@ Block* block_of(const c10::DataPtr& data) {
                                                      : nullptr;
 }
 
-Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes) {
+// Runs an allocation of the core and turns its error into torch's.
+template <class F>
+auto or_out_of_memory(F&& allocate) {
+  try {
+    return allocate();
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  }
+}
+
+// Whether memory that exists already may be refused for the limit.
+enum class Limit : uint8_t { holds, waived };
+
+Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
+  auto& memory = device_memory(device);
+  if (limit == Limit::holds) {
+    or_out_of_memory([&] { memory.admit_foreign(nbytes); });
+  } else {
+    memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
+  }
   auto* block = new Block();
   block->device = device;
   block->foreign_bytes = nbytes;
-  device_memory(device).note_foreign(static_cast<ptrdiff_t>(nbytes));
   return block;
+}
+
+// A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
+c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device,
+                        Limit limit) {
+  void* data = cpu->mutable_data();  // materialises a copy-on-write storage
+  auto* block = make_foreign_block(device, cpu->nbytes(), limit);
+  block->twin.store(cpu.release(), std::memory_order_release);
+  return c10::DataPtr(data, block, &release_device_bytes, hologram_device(device));
 }
 
 c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
@@ -85,7 +112,7 @@ void adopt(c10::StorageImpl* storage) {
     return;
   }
   const auto device = storage->device();
-  auto* block = make_foreign_block(device.index(), storage->nbytes());
+  auto* block = make_foreign_block(device.index(), storage->nbytes(), Limit::waived);
   c10::DataPtr original =
       storage->set_data_ptr(c10::DataPtr(current.get(), block, &release_device_bytes, device));
   original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
@@ -98,12 +125,7 @@ void adopt(c10::StorageImpl* storage) {
 }  // namespace
 
 c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
-  Allocation allocation{nullptr, 0};
-  try {
-    allocation = device_memory(device).allocate(nbytes);
-  } catch (const OutOfMemory& error) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
-  }
+  const auto allocation = or_out_of_memory([&] { return device_memory(device).allocate(nbytes); });
   auto* block = new Block();
   block->device = device;
   block->allocation = allocation;
@@ -118,13 +140,9 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
 
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
   const size_t nbytes = cpu->nbytes();
-  void* data = cpu->mutable_data();  // materialises a copy-on-write storage
-  auto* block = make_foreign_block(device, nbytes);
-  block->twin.store(cpu.release(), std::memory_order_release);
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), nbytes,
-      c10::DataPtr(data, block, &release_device_bytes, hologram_device(device)), device_allocator(),
-      /*resizable=*/true));
+      c10::StorageImpl::use_byte_size_t(), nbytes, bytes_over(std::move(cpu), device, Limit::holds),
+      device_allocator(), /*resizable=*/true));
 }
 
 c10::StorageImpl* twin(const c10::Storage& storage) {
@@ -165,10 +183,10 @@ bool adopt_twin_bytes(const c10::Storage& storage) {
 }
 
 void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu) {
-  auto fresh = make_storage_over(std::move(cpu), storage->device().index());
-  const size_t nbytes = fresh.nbytes();
+  const size_t nbytes = cpu->nbytes();
+  // Never refused: the tensor's sizes already say that it has these bytes.
   storage->set_data_ptr_noswap(
-      std::move(fresh.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
+      bytes_over(std::move(cpu), storage->device().index(), Limit::waived));
   storage->set_nbytes(nbytes);
 }
 

@@ -35,6 +35,7 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device);
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
 
 // A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy.
+// Throws c10::OutOfMemoryError where the memory limit leaves no room for them.
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
 
 // The CPU storage over the bytes of a hologram storage, for as long as the latter lives.

@@ -215,13 +215,16 @@ class BoxedCall {
   // CUDA's rules and words for tensors of several devices.
   void check(const at::Tensor& tensor, const Arg& arg) {
     const auto device = tensor.device();
-    if (C10_LIKELY(device.type() == kHologram && (!common_ || *common_ == device))) {
+    if (C10_LIKELY(device.type() == kHologram &&
+                   (!common_ || *common_ == device || record_.per_element))) {
       common_ = device;
       return;
     }
-    if (device.type() == kHologram && (!common_ || record_.per_element)) {
-      common_ = device;
-      return;
+    const auto ours = common_ ? common_ : hologram_operand();
+    if (!ours) {
+      // A CPU operator came here because of its generator.
+      TORCH_CHECK(false, "Expected a '", device.type() == c10::kCPU ? "cpu" : device.str(),
+                  "' device type for generator but found 'hologram'");
     }
     if (!record_.checks_devices) {
       if (device.is_cpu() && !arg.written &&
@@ -234,22 +237,29 @@ class BoxedCall {
       TORCH_CHECK(false,
                   "Expected all tensors to be on the same device, but found at least two "
                   "devices, ",
-                  common_ ? *common_ : hologram_operand(), " and ", device, "!");
+                  *ours, " and ", device, "!");
     }
-    c10::impl::common_device_check_failure(common_ ? *common_ : hologram_operand(), tensor,
-                                           record_.method.c_str(), argument_name(arg));
+    c10::impl::common_device_check_failure(*ours, tensor, record_.method.c_str(),
+                                           argument_name(arg));
   }
 
   // A device to name when the argument at fault comes before any hologram tensor.
-  c10::Device hologram_operand() const {
+  std::optional<c10::Device> hologram_operand() const {
     for (const auto& arg : record_.args) {
       const auto& value = stack_[begin_ + arg.position];
       if (value.isTensor() && value.toTensor().defined() &&
           value.toTensor().device().type() == kHologram) {
         return value.toTensor().device();
       }
+      if (value.isTensorList()) {
+        for (const at::Tensor& element : value.toTensorList()) {
+          if (element.defined() && element.device().type() == kHologram) {
+            return element.device();
+          }
+        }
+      }
     }
-    return {kHologram, current_device()};
+    return std::nullopt;
   }
 
   void finish_device() {
@@ -371,9 +381,11 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
     {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1},
 };
 
-// Composite operators that name the devices they work on, ours not among them.
-bool has_device_list(const std::string& name) {
-  return name == "aten::mode.values";
+// Composite operators that name the devices they work on, or call a kernel table of torch's
+// directly, ours not among either.
+bool excludes_us(const std::string& name) {
+  return name == "aten::mode.values" || name == "aten::_validate_sparse_coo_tensor_args" ||
+         name == "aten::_validate_sparse_compressed_tensor_args";
 }
 
 std::unordered_set<std::string>& delegated_kernels() {
@@ -451,7 +463,7 @@ void register_delegates() {
         continue;
       }
       if (!op->hasKernelForDispatchKey(cpu) &&
-          !(ours == DispatchKey::PrivateUse1 && has_device_list(toString(name)))) {
+          !(ours == DispatchKey::PrivateUse1 && excludes_us(toString(name)))) {
         continue;
       }
       library.impl(toString(name).c_str(),

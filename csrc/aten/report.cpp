@@ -53,7 +53,16 @@ std::string fallback_mode() {
   return mode_names[static_cast<size_t>(mode.load(std::memory_order_relaxed))];
 }
 
+void refuse_forked_child() {
+  TORCH_CHECK(false,
+              "Cannot re-initialize hologram in forked subprocess. To use hologram with "
+              "multiprocessing, you must use the 'spawn' start method");
+}
+
 void note_delegated(OpCounter& counter) {
+  if (C10_UNLIKELY(in_forked_child())) {
+    refuse_forked_child();
+  }
   const auto now = mode.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(now != FallbackMode::allow)) {
     TORCH_CHECK_NOT_IMPLEMENTED(

@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#include <c10/macros/Macros.h>
+
+#include "atlas/fork.h"
+
 namespace hologram::aten {
 
 enum class Served : uint8_t { native, delegated, copied };
@@ -28,9 +32,15 @@ enum class FallbackMode : uint8_t { allow, warn, error };
 void set_fallback_mode(const std::string& mode);  // throws ValueError for an unknown name
 std::string fallback_mode();
 
+// Throws RuntimeError in a forked child: the parent's threads, and the locks they held, are gone.
+void refuse_forked_child();
+
 // Counts a delegated call and, by mode, warns once per operator or throws NotImplementedError.
 void note_delegated(OpCounter& counter);
 inline void note_native(OpCounter& counter) {
+  if (C10_UNLIKELY(in_forked_child())) {
+    refuse_forked_child();
+  }
   counter.native.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -7,6 +7,7 @@
 
 #include "aten/block.h"
 #include "aten/compat.h"
+#include "aten/report.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/fork.h"
@@ -96,9 +97,9 @@ c10::DeviceIndex current_device() {
 }
 
 c10::DeviceIndex check_device(c10::DeviceIndex index) {
-  TORCH_CHECK(!in_forked_child(),
-              "Cannot re-initialize hologram in forked subprocess. To use hologram with "
-              "multiprocessing, you must use the 'spawn' start method");
+  if (C10_UNLIKELY(in_forked_child())) {
+    refuse_forked_child();
+  }
   if (C10_UNLIKELY(!is_initialized())) {
     mark_initialized();
   }

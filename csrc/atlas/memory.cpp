@@ -167,6 +167,10 @@ Allocation MemoryPool::allocate(size_t nbytes) {
     }
     if (grow(cls, nbytes, block)) return block;
   }
+  refuse(nbytes);
+}
+
+void MemoryPool::refuse(size_t nbytes) {
   size_t allocated, reserved, limit;
   {
     const std::lock_guard guard(lock_);
@@ -312,6 +316,19 @@ void MemoryPool::trim_while_growing() noexcept {
     backend_.free_segment(segment->base, segment->bytes);
     delete segment;
   }
+}
+
+void MemoryPool::admit_foreign(size_t nbytes) {
+  const auto fits = [&] {
+    const std::lock_guard guard(lock_);
+    const auto used = static_cast<size_t>(reserved_bytes_.current);
+    return used <= limit_ && nbytes <= limit_ - used;
+  };
+  if (!fits()) {
+    trim();
+    if (!fits()) refuse(nbytes);
+  }
+  note_foreign(static_cast<ptrdiff_t>(nbytes));
 }
 
 void MemoryPool::note_foreign(ptrdiff_t bytes) noexcept {

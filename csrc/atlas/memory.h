@@ -87,6 +87,10 @@ class MemoryPool {
   // so it counts towards the limit.
   void note_foreign(ptrdiff_t bytes) noexcept;
 
+  // note_foreign(nbytes) if the limit leaves room for it, with the cache given back if need be.
+  // Throws OutOfMemory.
+  void admit_foreign(size_t nbytes);
+
   MemoryStats stats() const;
   void reset_peak() noexcept;         // peak := current, in every counter
   void reset_accumulated() noexcept;  // allocated := freed := 0, in every counter
@@ -138,6 +142,7 @@ class MemoryPool {
     Counter read() const noexcept { return {current, peak, allocated, base + allocated - current}; }
   };
 
+  [[noreturn]] void refuse(size_t nbytes);
   bool take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept;
   bool grow(SizeClass& cls, size_t nbytes, Allocation& block);
   bool add_segment(SizeClass& cls);

@@ -301,6 +301,17 @@ TEST(memory_foreign_bytes_count_towards_the_limit) {
   f.pool.note_foreign(-2 * static_cast<ptrdiff_t>(kMiB));
 }
 
+TEST(memory_foreign_bytes_are_admitted_within_the_limit) {
+  Fixture f(10 * kMiB);
+  f.pool.deallocate(f.pool.allocate(4 * kMiB));  // stays in the cache
+  f.pool.admit_foreign(8 * kMiB);                // which makes room
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 8 * kMiB);
+  CHECK_THROWS(f.pool.admit_foreign(3 * kMiB), OutOfMemory, "3.00 MiB");
+  CHECK_EQ(f.pool.stats().foreign_bytes.current, 8 * kMiB);
+  CHECK_EQ(f.pool.stats().num_ooms, 1);
+  f.pool.note_foreign(-8 * static_cast<ptrdiff_t>(kMiB));
+}
+
 TEST(memory_fraction_and_limit) {
   Fixture f;
   f.pool.set_fraction(0.5);

@@ -352,7 +352,7 @@ def in_place(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.devic
             lambda call: _overwrite(op, call),
             prepare=lambda parts: (noncontiguous(parts[0]), *parts[1:]),
         )
-    return unit.comparison.result()
+    return unit.comparison.result(refusals_count=True)
 
 
 def _overwrite(op: OpInfo, call: Call) -> Observation:

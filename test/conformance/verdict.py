@@ -91,7 +91,12 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
     if why_expected is not None:
         record("failed", error="passes but is listed in EXPECTED")
         pytest.fail(f"{key} passes: take it off EXPECTED")
-    record("passed", samples=comparison.samples, exact=comparison.exact)
+    record(
+        "passed",
+        samples=comparison.samples,
+        refusals=comparison.refusals,
+        exact=comparison.exact,
+    )
 
 
 def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Exception | None:
