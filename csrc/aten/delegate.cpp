@@ -221,6 +221,8 @@ class BoxedCall {
       return;
     }
     const auto ours = common_ ? common_ : hologram_operand();
+    TORCH_CHECK(ours || !record_.takes_cpu_indices, "indices should be either on ", c10::kCPU,
+                " or on the same device as the indexed tensor (", device, ")");
     if (!ours) {
       // A CPU operator came here because of its generator.
       TORCH_CHECK(false, "Expected a '", device.type() == c10::kCPU ? "cpu" : device.str(),
