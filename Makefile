@@ -19,6 +19,8 @@ TORCH ?=
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.dependencies-installed
+# torch before 2.13 wants a setuptools before 82.
+OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools==81.0.0/)
 # The extension is built in place, so one torch at a time owns it: building removes the other stamps.
 BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 
@@ -46,7 +48,7 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 $(DEPS): requirements-dev.txt constraints.txt | $(PY)
-	sed '$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)' constraints.txt > $(VENV)/constraints.txt
+	sed '$(OTHER_TORCH)' constraints.txt > $(VENV)/constraints.txt
 	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt -c $(VENV)/constraints.txt
 	@rm -rf build/temp
 	@touch $@
@@ -86,7 +88,7 @@ check-docs: $(BUILT) ## Run the examples of the docs; is docs/operators.md what 
 # A wheel made from the source distribution has to work outside the source tree.
 test-package: sdist ## Build the sdist into a wheel, install that elsewhere and use it
 	rm -rf build/package && mkdir -p build/package
-	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/package dist/*.tar.gz
+	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --no-cache-dir -w build/package dist/*.tar.gz
 	$(PY) -m pip install --disable-pip-version-check --no-deps -q --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=$(CURDIR)/build/package/site $(CURDIR)/$(PY) $(CURDIR)/tools/check_package.py
 

@@ -72,6 +72,7 @@ struct Record {
                   overload.starts_with("_amp_foreach_");
     takes_cpu_indices = overload.starts_with("index") || overload.starts_with("_index_put_impl_") ||
                         overload.starts_with("_unsafe_");
+    asks_requires_grad = overload.starts_with("_sparse_mm_reduce_impl");
     method = "wrapper_HOLOGRAM_" + overload;
     std::replace(method.begin(), method.end(), '.', '_');
   }
@@ -110,7 +111,8 @@ struct Record {
   bool checks_devices = true;
   bool many_cpu_scalars = false;
   bool takes_cpu_indices = false;
-  bool per_element = false;  // list operators treat each position on its own device
+  bool asks_requires_grad = false;  // the CPU kernel keeps more for a backward pass
+  bool per_element = false;         // list operators treat each position on its own device
   std::string method;
 };
 
@@ -208,8 +210,15 @@ class BoxedCall {
 
   at::Tensor convert(at::Tensor tensor, const Arg& arg) {
     check(tensor, arg);
-    return tensor.device().type() == kHologram ? frame_.argument(std::move(tensor), arg.written)
-                                               : tensor;
+    if (tensor.device().type() != kHologram) {
+      return tensor;
+    }
+    const bool requires_grad = record_.asks_requires_grad && tensor.requires_grad();
+    auto alias = frame_.argument(std::move(tensor), arg.written);
+    if (C10_UNLIKELY(requires_grad)) {
+      alias.set_requires_grad(true);
+    }
+    return alias;
   }
 
   // CUDA's rules and words for tensors of several devices.
@@ -383,11 +392,13 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
     {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1},
 };
 
-// Composite operators that name the devices they work on, or call a kernel table of torch's
-// directly, ours not among either.
+// Composite operators that treat the CPU apart, name the devices they work on, or call a kernel
+// table of torch's directly, ours not among them.
 bool excludes_us(const std::string& name) {
-  return name == "aten::mode.values" || name == "aten::_validate_sparse_coo_tensor_args" ||
-         name == "aten::_validate_sparse_compressed_tensor_args";
+  static const auto* names = new std::unordered_set<std::string>{
+      "aten::addr_", "aten::mode.values", "aten::_validate_sparse_coo_tensor_args",
+      "aten::_validate_sparse_compressed_tensor_args"};
+  return names->count(name) != 0;
 }
 
 std::unordered_set<std::string>& delegated_kernels() {

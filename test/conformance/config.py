@@ -25,7 +25,14 @@ if DEVICE != "cpu":
     # error inside that would leave no device and therefore no tests.
     import torch_hologram  # noqa: F401
 
-DEFAULT_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
+# Every kind of arithmetic once; float32 is what the conformance figures are about.
+DEFAULT_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.bfloat16,
+    torch.complex64,
+    torch.int64,
+    torch.bool,
+)
 FULL_DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,
     torch.float64,

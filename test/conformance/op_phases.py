@@ -302,17 +302,19 @@ def _write(op: OpInfo, call: Call, outputs: Any) -> Observation:
     else:
         targets = Transfer(call.device)(outputs)
     tensors = list(tensors_of(targets))
-    before = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
+    before = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
     with torch.no_grad():
         result = call.run(op, out=targets)
-    after = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
+    after = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
+    kept = [one == other for one, other in zip(before, after, strict=True)]
     written = list(tensors_of(result))
     return {
         "result": result,
         "out": tensors,
         "returns its out": [any(one is other for other in tensors) for one in written],
-        "kept memory and strides": [one == other for one, other in zip(before, after, strict=True)],
-        "storage": [_storage(tensor) for tensor in tensors],
+        "kept memory and strides": kept,
+        # What a resized storage holds beside its tensor is undefined.
+        "storage": [_storage(tensor) for tensor, same in zip(tensors, kept, strict=True) if same],
         "arguments": call.tensors,
     }
 
