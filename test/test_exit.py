@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 from common import run_python
-from torch.testing._internal.common_utils import TestCase, run_tests
+from torch.testing._internal.common_utils import (
+    TestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
 
 # Each one leaves autograd's device thread something to clean up that needs the interpreter: Python
 # functions in the graph, hooks, tensors with Python objects whose last owner it is.
@@ -39,8 +44,10 @@ class TestExit(TestCase):
         self.exits(BACKWARD, 20)
 
     @pytest.mark.full
-    def test_after_a_backward_often(self):
-        self.exits(BACKWARD, 200)
+    @parametrize("part", range(9))
+    def test_after_a_backward_often(self, part):
+        # With the 20 above 200 times, in parts that can run side by side.
+        self.exits(BACKWARD, 20)
 
     def test_after_a_backward_on_the_cpu(self):
         # The device's autograd thread is started by any backward. torch waits 10 s for one that
@@ -95,6 +102,8 @@ class TestExit(TestCase):
         )
         self.assertEqual(process.stdout, "freed True\n")
 
+
+instantiate_parametrized_tests(TestExit)
 
 if __name__ == "__main__":
     run_tests()

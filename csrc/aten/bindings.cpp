@@ -11,6 +11,7 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/dlpack_api.h"
 #include "aten/generator.h"
 #include "aten/pointwise.h"
 #include "aten/report.h"
@@ -194,6 +195,13 @@ void bind(py::module_& m) {
     return hologram_alias(tensor, checked(index));
   });
 
+  m.def("dlpack_exchange_api", [] {
+    auto* capsule = dlpack_exchange_api();
+    if (capsule == nullptr) {
+      throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(capsule);
+  });
   m.def("rebind_storage_", [](const at::Tensor& tensor, const at::Tensor& cpu) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram && cpu.device().is_cpu(),
                      "expected a hologram tensor and a CPU tensor, got ", tensor.device(), " and ",
