@@ -7,8 +7,8 @@ docs/testing.md explains the terms.
 
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
 EXPECTED: dict[str, str] = {
-    # torch chooses the accumulation dtype of its chunked linear cross entropy in Python, by the name
-    # of the device: float32 for "cpu", the input's dtype for a device it does not know.
+    # torch chooses the accumulation dtype of its chunked linear cross entropy in Python, by the
+    # name of the device: float32 for "cpu", the input's dtype for a device it does not know.
     **dict.fromkeys(
         [
             f"ops:nn.functional.linear_cross_entropy.{variant}:{dtype}:{phase}"

@@ -61,14 +61,11 @@ def overloads(row: str) -> dict[str, torch._ops.OpOverload]:
     """The functional, in-place and out= overloads that a row of the op table serves."""
     tensor = "Tensor" if row in ("add", "sub", "mul", "div") else "default"
     inplace = getattr(torch.ops.aten, row + "_", None)
-    # relu.out, made by the code generator, decomposes on the CPU too.
-    out = None if row == "relu" else getattr(torch.ops.aten, row).out
     forms = {
         "functional": getattr(getattr(torch.ops.aten, row), tensor),
-        "inplace": getattr(inplace, tensor, None),
-        "out": out,
+        "inplace": getattr(inplace, tensor, None),  # maximum_ and minimum_ do not exist
+        "out": getattr(torch.ops.aten, row).out,
     }
-    # maximum_ and minimum_ do not exist; abs_ is composite.
     return {form: op for form, op in forms.items() if op is not None}
 
 
@@ -110,10 +107,12 @@ class PointwiseTestCase(HologramTestCase):
     def assert_same_bits(self, actual, expected, what=""):
         """Equal dtype, shape, strides and bytes; every NaN is the same NaN."""
         self.assertEqual(actual.device.type, "hologram", what)
+        for name in ("dtype", "shape", "stride", "storage_offset"):
+            mine, wanted = getattr(actual, name), getattr(expected, name)
+            if callable(mine):
+                mine, wanted = mine(), wanted()
+            self.assertTrue(mine == wanted, f"{what}: {name} {mine} != {wanted}")
         actual = actual.cpu()
-        self.assertEqual(actual.dtype, expected.dtype, msg=what)
-        self.assertEqual(actual.shape, expected.shape, msg=what)
-        self.assertEqual(actual.stride(), expected.stride(), msg=what)
         if expected.dtype.is_complex:
             actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
         if expected.dtype.is_floating_point:
@@ -182,6 +181,9 @@ class TestBits(PointwiseTestCase):
     def test_binary(self, row, dtype):
         for n in SIZES if dtype in NATIVE_DTYPES else (0, 3, 400):
             x, y = operands(dtype, n)
+            if row in ("maximum", "minimum"):
+                # Of two zeros torch returns one or the other, depending on the position.
+                y = y.where((x != 0) | (y != 0), x)
             for form, op in overloads(row).items():
                 self.assert_as_on_the_cpu(
                     {
@@ -209,6 +211,13 @@ class TestBits(PointwiseTestCase):
                     f"{row} {form} {dtype} {n}",
                 )
 
+    @parametrize("row", ("maximum", "minimum"))
+    def test_two_zeros(self, row):
+        x = torch.tensor([0.0, -0.0, 0.0, -0.0] * 10)
+        y = torch.tensor([0.0, 0.0, -0.0, -0.0] * 10)
+        result = getattr(torch, row)(x.hologram(), y.hologram()).cpu()
+        self.assertTrue(torch.equal(result.signbit(), y.signbit()))
+
     @parametrize("row", BINARY)
     def test_mixed_dtypes(self, row):
         """Type promotion, and results that do not fit into the tensor written."""
@@ -230,7 +239,7 @@ class TestBits(PointwiseTestCase):
     def test_fast_path_serves(self, row):
         for dtype in NATIVE_DTYPES:
             if row in ("div", "reciprocal") and not dtype.is_floating_point:
-                continue  # their results have another dtype
+                continue  # the results have another dtype
             vectors = [v.to("hologram") for v in operands(dtype, 40)]
             for form, op in overloads(row).items():
                 inputs = [v.clone() for v in vectors[: 1 if row in UNARY else 2]]
@@ -334,7 +343,7 @@ class TestScalars(PointwiseTestCase):
         x, _ = operands(dtype, 50)
         op = overloads(row)["functional"]
         for other in NATIVE_DTYPES + OTHER_DTYPES:
-            for value in specials(other)[:8]:
+            for value in specials(other)[1:5]:
                 for here in (True, False):
 
                     def scalar(move, here=here, value=value):
@@ -364,6 +373,7 @@ class TestScalars(PointwiseTestCase):
     def test_scalars_are_native(self):
         x = torch.rand(30, device="hologram")
         y = torch.arange(30, device="hologram")
+        z = y.int()
         for row in BINARY:
             two = torch.tensor(2)
             op = getattr(torch, row)
@@ -371,7 +381,7 @@ class TestScalars(PointwiseTestCase):
             self.assert_native(lambda op=op: op(x, two.double()), what=row)
             if row != "div":
                 self.assert_native(lambda op=op: op(y, two), what=row)
-                self.assert_native(lambda op=op: op(y.int(), two), what=row)
+                self.assert_native(lambda op=op: op(z, two), what=row)
         for use in (lambda: x + 1, lambda: x - 2.5, lambda: x * 3, lambda: x / 4, lambda: y + 1):
             self.assert_native(use)
 
@@ -457,8 +467,8 @@ class TestOverlap(PointwiseTestCase):
         """Aliases made on the CPU side are the same storage: overlap is still seen."""
         x = torch.arange(10.0, device="hologram")
         other = torch.hologram.alias_from_cpu(torch.hologram.alias_as_cpu(x))
-        with self.assertRaisesRegex(RuntimeError, "overlap"):
-            x[1:].mul_(x[:-1])
+        with self.assertRaisesRegex(RuntimeError, "refer to a single memory location"):
+            x[1:].mul_(other[:-1])
         torch.sub(x, other, out=other)
         self.assertEqual(x.cpu(), torch.zeros(10))
 
@@ -466,8 +476,6 @@ class TestOverlap(PointwiseTestCase):
 class TestOut(PointwiseTestCase):
     @parametrize("row", BINARY + UNARY)
     def test_resizes(self, row):
-        if "out" not in overloads(row):
-            self.skipTest("has no out= form")
         op = overloads(row)["out"]
         inputs = [v.reshape(2, 5) for v in operands(torch.float32, 10)][: 1 if row in UNARY else 2]
         outs = {
@@ -529,7 +537,9 @@ class TestBitsOfComplexViews(PointwiseTestCase):
         for one, two in itertools.product(views, views):
             arity = 1 if row in UNARY else 2
             self.assert_as_on_the_cpu(
-                lambda move, one=one, two=two: op(*[one(move(x)), two(move(y))][:arity]).resolve_conj(),
+                lambda move, one=one, two=two: op(
+                    *[one(move(x)), two(move(y))][:arity]
+                ).resolve_conj(),
                 row,
             )
 

@@ -121,8 +121,8 @@ def register() -> None:
     """Extends torch's ways to export and import through DLPack, the C interface included."""
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
     torch.Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
-    exchange_api = getattr(_C, "dlpack_exchange_api", lambda: None)()
-    if exchange_api is not None:  # newer torch only
+    exchange_api = _C.dlpack_exchange_api()
+    if exchange_api is not None:  # None where torch has no C interface
         torch.Tensor.__dlpack_c_exchange_api__ = exchange_api
     torch.utils.dlpack.from_dlpack = _from_dlpack
     torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

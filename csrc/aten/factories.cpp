@@ -1,7 +1,9 @@
 // Making tensors, views, and changing what a tensor looks at: operators no fallback can serve.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -36,6 +38,13 @@ Tensor make_tensor(size_t nbytes, caffe2::TypeMeta dtype, c10::DeviceIndex devic
   return at::detail::make_tensor<c10::TensorImpl>(make_storage(nbytes, device), kDenseKeys, dtype);
 }
 
+// Whether torch.use_deterministic_algorithms() wants NaN or the largest integer where nothing has
+// been written yet.
+bool fills_new_memory() {
+  const auto& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+
 Tensor empty(IntArrayRef size, std::optional<c10::ScalarType> dtype,
              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
              std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
@@ -53,6 +62,9 @@ Tensor empty(IntArrayRef size, std::optional<c10::ScalarType> dtype,
   if (format && *format != c10::MemoryFormat::Contiguous) {
     tensor.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
+  if (C10_UNLIKELY(fills_new_memory())) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
   return tensor;
 }
 
@@ -69,6 +81,9 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<c10::Sc
   auto tensor = make_tensor(at::detail::computeStorageNbytes(size, stride, type.itemsize()), type,
                             check_device(device));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  if (C10_UNLIKELY(fills_new_memory())) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
   return tensor;
 }
 
@@ -112,6 +127,7 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size,
   }
   at::detail::check_size_nonnegative(size);
   auto* impl = self.unsafeGetTensorImpl();
+  const auto old_bytes = impl->unsafe_storage() ? impl->unsafe_storage().nbytes() : 0;
   if (impl->sizes() != size) {
     impl->set_sizes_contiguous(size);
     ensure_storage(impl, impl->sizes(), impl->strides());
@@ -119,6 +135,9 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size,
   if (format) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
     impl->empty_tensor_restride(*format);
+  }
+  if (C10_UNLIKELY(fills_new_memory())) {
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_bytes));
   }
   return self;
 }

@@ -47,11 +47,13 @@ bool is_plain(const c10::TensorImpl* tensor) {
          !has_names(tensor) && tensor->is_contiguous();
 }
 
-// In-place results may share memory with an operand only exactly.
+// Results may share memory with an operand of their size only exactly. Addresses are compared, not
+// storages: two storages may be over one memory.
 bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
-  return out->unsafe_storage().unsafeGetStorageImpl() ==
-             in->unsafe_storage().unsafeGetStorageImpl() &&
-         out->storage_offset() != in->storage_offset();
+  const auto o = reinterpret_cast<uintptr_t>(out->data());
+  const auto i = reinterpret_cast<uintptr_t>(in->data());
+  const auto nbytes = static_cast<size_t>(in->numel()) * in->itemsize();
+  return o != i && o < i + nbytes && i < o + nbytes;
 }
 
 Tensor make_like(const c10::TensorImpl* tensor) {
@@ -198,9 +200,9 @@ enum class Form : uint8_t { functional, inplace, out };
 template <Op op, Form form>
 Service* served = nullptr;
 
+// torch refuses some other ones, such as True and, for integers, 1.0.
 bool is_one(const at::Scalar& alpha) {
-  return alpha.isIntegral(true) ? alpha.toLong() == 1
-                                : alpha.isFloatingPoint() && alpha.toDouble() == 1.0;
+  return alpha.isIntegral(/*includeBool=*/false) && alpha.toLong() == 1;
 }
 
 template <Op op>
@@ -295,7 +297,7 @@ void register_form(torch::Library& library, const c10::OperatorName& name, Form 
 }
 
 // Registers every ATen overload that the row of `op` serves: those named like the row, with the
-// row's operands, that torch's CPU implements as one kernel.
+// row's operands, whose gradient torch has as one formula.
 template <Op op, int arity>
 void register_row(torch::Library& library, const std::string& row) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -308,8 +310,9 @@ void register_row(torch::Library& library, const std::string& row) {
       continue;
     }
     const auto form = form_of(handle->schema(), arity);
-    // A composite operator has its gradient from its parts: leave it whole.
-    if (!form || !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    // An implicitly composite operator has its gradient from its parts: leave it whole.
+    if (!form || !(handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+                   handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))) {
       continue;
     }
     if constexpr (arity == 1) {

@@ -73,6 +73,7 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         pytest.fail(f"{key} passes cpu against cpu: take it off UNJUDGED")
 
     why_expected = listed(EXPECTED, key)
+    _reset_operators()
     try:
         comparison = run(torch.device(config.DEVICE))
     except Exception as error:
@@ -96,6 +97,7 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         samples=comparison.samples,
         refusals=comparison.refusals,
         exact=comparison.exact,
+        operators=_operators(),
     )
 
 
@@ -105,6 +107,19 @@ def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Excep
     except Exception as error:
         return error
     return None
+
+
+def _reset_operators() -> None:
+    if config.JSON_PATH is not None and config.DEVICE != "cpu":
+        torch.get_device_module(config.DEVICE).reset_fallback_report()
+
+
+def _operators() -> list[tuple[str, str]]:
+    """(overload, "native" | "delegated" | "copied") of every operator the unit has run."""
+    if config.JSON_PATH is None or config.DEVICE == "cpu":
+        return []
+    rows = torch.get_device_module(config.DEVICE).fallback_report()
+    return [(row.operator, row.kind) for row in rows]
 
 
 def _one_line(error: Exception) -> str:
