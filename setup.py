@@ -24,7 +24,8 @@ SUPPORTED = ("2.11", "2.12", "2.13")
 TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
 if TORCH_MINOR not in SUPPORTED:
     raise SystemExit(
-        f"torch_hologram supports torch {SUPPORTED[0]} to {SUPPORTED[-1]}, found {torch.__version__}"
+        f"torch_hologram supports torch {SUPPORTED[0]} to {SUPPORTED[-1]}, "
+        f"found {torch.__version__}"
     )
 
 VERSION = re.search(r'^version = "(.+)"$', Path("pyproject.toml").read_text(), re.M).group(1)
@@ -38,7 +39,7 @@ def write_if_changed(path: Path, text: str) -> None:
 
 
 def device_check_table() -> str:
-    """The operators whose CUDA wrapper checks no devices, from torch's schema file, as C strings."""
+    """The operators whose CUDA wrapper checks no devices, by torch's schema file, as C strings."""
     schema = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     names, name = [], ""
     for line in schema.read_text().splitlines():
@@ -84,7 +85,9 @@ setup(
         CppExtension(
             "torch_hologram._C",
             sources=sorted(
-                path for layer in ("atlas", "cpu", "aten") for path in glob.glob(f"csrc/{layer}/*.cpp")
+                path
+                for layer in ("atlas", "cpu", "aten")
+                for path in glob.glob(f"csrc/{layer}/*.cpp")
             ),
             include_dirs=[str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[

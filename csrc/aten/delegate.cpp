@@ -41,12 +41,46 @@ bool takes_many_cpu_scalars(const std::string& name) {
                      [&](auto prefix) { return name.starts_with(prefix); });
 }
 
+// What may be on the CPU for one argument of an operator without device check.
+enum class FromCpu : uint8_t { nothing, scalar, anything };
+
+FromCpu accepted_from_cpu(std::string_view overload, const c10::Argument& argument) {
+  const auto base = overload.substr(0, overload.find('.'));
+  const auto is = [&](std::string_view name) {
+    return base == name || (base.ends_with('_') && base.substr(0, base.size() - 1) == name);
+  };
+  // Operators whose CUDA kernels read a 0-dim CPU tensor from one of their arguments only.
+  constexpr std::pair<std::string_view, std::string_view> only[] = {
+      {"addcdiv", "tensor2"},
+      {"addcmul", "tensor2"},
+      {"binary_cross_entropy", ""},
+      {"binomial", ""},
+      {"index_fill", "value"},
+      {"lerp", "weight"},
+      {"masked_fill", "value"},
+  };
+  for (const auto& [name, scalar] : only) {
+    if (is(name)) {
+      return argument.name() == scalar ? FromCpu::scalar : FromCpu::nothing;
+    }
+  }
+  // The shapes of nested tensors are CPU tensors on every device.
+  constexpr std::string_view shapes[] = {"cpu_nested_shape_example", "nested_size",
+                                         "nested_strides", "offsets"};
+  if (base.starts_with("_nested_") &&
+      std::find(std::begin(shapes), std::end(shapes), argument.name()) != std::end(shapes)) {
+    return FromCpu::anything;
+  }
+  return argument.name() == "indices" ? FromCpu::anything : FromCpu::scalar;
+}
+
 enum class ArgKind : uint8_t { tensor, tensor_list, optional_list, generator, device, pin_memory };
 
 struct Arg {
   uint16_t position;
   ArgKind kind;
   bool written;
+  FromCpu from_cpu;
 };
 
 }  // namespace
@@ -57,16 +91,18 @@ struct Record {
       : name(toString(op.operator_name())), counter(op_counter(name)) {
     const auto& schema = op.schema();
     const auto& arguments = schema.arguments();
+    const auto overload = name.starts_with("aten::") ? name.substr(6) : name;
+    checks_devices = operators_without_device_check().count(overload) == 0;
     argument_count = arguments.size();
     for (size_t position = 0; position < arguments.size(); ++position) {
       const auto& argument = arguments[position];
       const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
       if (const auto kind = kind_of(argument)) {
-        args.push_back({static_cast<uint16_t>(position), *kind, written});
+        args.push_back({static_cast<uint16_t>(position), *kind, written,
+                        checks_devices || written ? FromCpu::nothing
+                                                  : accepted_from_cpu(overload, argument)});
       }
     }
-    const auto overload = name.starts_with("aten::") ? name.substr(6) : name;
-    checks_devices = operators_without_device_check().count(overload) == 0;
     many_cpu_scalars = takes_many_cpu_scalars(name);
     per_element = overload.starts_with("_foreach_") || overload.starts_with("_fused_") ||
                   overload.starts_with("_amp_foreach_");
@@ -221,6 +257,16 @@ class BoxedCall {
     return alias;
   }
 
+  bool accepts_from_cpu(const at::Tensor& tensor, const Arg& arg) {
+    switch (arg.from_cpu) {
+      case FromCpu::anything: return true;
+      case FromCpu::scalar:
+        return tensor.dim() == 0 && (record_.many_cpu_scalars || ++cpu_scalars_ == 1);
+      case FromCpu::nothing: break;
+    }
+    return false;
+  }
+
   // CUDA's rules and words for tensors of several devices.
   void check(const at::Tensor& tensor, const Arg& arg) {
     const auto device = tensor.device();
@@ -238,12 +284,8 @@ class BoxedCall {
                   "' device type for generator but found 'hologram'");
     }
     if (!record_.checks_devices) {
-      if (device.is_cpu() && !arg.written &&
-          (tensor.dim() == 0 ||
-           (record_.takes_cpu_indices && arg.kind == ArgKind::optional_list))) {
-        if (record_.many_cpu_scalars || tensor.dim() != 0 || ++cpu_scalars_ == 1) {
-          return;
-        }
+      if (device.is_cpu() && accepts_from_cpu(tensor, arg)) {
+        return;
       }
       TORCH_CHECK(false,
                   "Expected all tensors to be on the same device, but found at least two "

@@ -115,74 +115,73 @@ std::optional<LoopScalar> loop_scalar(const Tensor& tensor, DType dtype) {
   return stored ? std::optional(scalar) : std::nullopt;
 }
 
+// Whether two operands go through one loop side by side.
+bool side_by_side(const c10::TensorImpl* a, const c10::TensorImpl* b) {
+  return is_plain(b) && b->dtype() == a->dtype() && b->sizes() == a->sizes() &&
+         b->device() == a->device();
+}
+
+// The dtype of the loop if the fast path serves `x` and, unless null, `out`.
+std::optional<DType> loop_dtype(Op op, const Tensor& x, const Tensor* out) {
+  const auto* a = x.unsafeGetTensorImpl();
+  if (!is_plain(a) || a->numel() > kNativeElements) {
+    return std::nullopt;
+  }
+  if (out != nullptr) {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!side_by_side(a, o) || overlaps(o, a)) {
+      return std::nullopt;
+    }
+  }
+  const auto dtype = native_dtype(x.scalar_type());
+  return dtype && op_info(op).supports(*dtype) ? dtype : std::nullopt;
+}
+
+// Where the loop writes: `out`, or a new tensor like `x` that is left in `fresh`.
+void* destination(const Tensor& x, const Tensor* out, Tensor* fresh) {
+  if (out == nullptr) {
+    *fresh = make_like(x.unsafeGetTensorImpl());
+    out = fresh;
+  }
+  return out->unsafeGetTensorImpl()->mutable_data();
+}
+
 // Runs out = op(x, y) natively if the fast path applies. `out` is null for a functional call.
 bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, const Tensor* out,
                  Tensor* fresh) {
   const auto* a = x.unsafeGetTensorImpl();
   const auto* b = y.unsafeGetTensorImpl();
-  if (!is_plain(a) || a->numel() > kNativeElements) {
+  const auto dtype = loop_dtype(op, x, out);
+  if (!dtype) {
     return false;
   }
-  const auto dtype = native_dtype(x.scalar_type());
-  if (!dtype || !op_info(op).supports(*dtype)) {
-    return false;
-  }
-  if (out != nullptr) {
-    const auto* o = out->unsafeGetTensorImpl();
-    if (!is_plain(o) || o->dtype() != a->dtype() || o->sizes() != a->sizes() ||
-        o->device() != a->device() || overlaps(o, a)) {
+  const auto count = static_cast<size_t>(a->numel());
+  if (side_by_side(a, b)) {
+    if (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b)) {
       return false;
     }
-  }
-  if (is_plain(b) && b->dtype() == a->dtype() && b->sizes() == a->sizes() &&
-      b->device() == a->device() && (out == nullptr || !overlaps(out->unsafeGetTensorImpl(), b))) {
-    const auto kernel = cpu::binary(op, *dtype);
-    if (out == nullptr) {
-      *fresh = make_like(a);
-    }
-    auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
     note_native(counter);
-    kernel(a->data(), b->data(), o->mutable_data(), static_cast<size_t>(a->numel()));
+    cpu::binary(op, *dtype)(a->data(), b->data(), destination(x, out, fresh), count);
     return true;
   }
   // A 0-dim left operand would take part in type promotion on equal terms.
-  if (a->dim() == 0) {
+  const auto scalar = a->dim() == 0 ? std::nullopt : loop_scalar(y, *dtype);
+  if (!scalar) {
     return false;
   }
-  if (const auto scalar = loop_scalar(y, *dtype)) {
-    const auto kernel = cpu::binary_scalar(op, *dtype);
-    if (out == nullptr) {
-      *fresh = make_like(a);
-    }
-    auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
-    note_native(counter);
-    kernel(a->data(), scalar->bytes, o->mutable_data(), static_cast<size_t>(a->numel()));
-    return true;
-  }
-  return false;
+  note_native(counter);
+  cpu::binary_scalar(op, *dtype)(a->data(), scalar->bytes, destination(x, out, fresh), count);
+  return true;
 }
 
 bool unary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor* out, Tensor* fresh) {
+  const auto dtype = loop_dtype(op, x, out);
+  if (!dtype) {
+    return false;
+  }
   const auto* a = x.unsafeGetTensorImpl();
-  if (!is_plain(a) || a->numel() > kNativeElements) {
-    return false;
-  }
-  const auto dtype = native_dtype(x.scalar_type());
-  if (!dtype || !op_info(op).supports(*dtype)) {
-    return false;
-  }
-  if (out != nullptr) {
-    const auto* o = out->unsafeGetTensorImpl();
-    if (!is_plain(o) || o->dtype() != a->dtype() || o->sizes() != a->sizes() ||
-        o->device() != a->device() || overlaps(o, a)) {
-      return false;
-    }
-  } else {
-    *fresh = make_like(a);
-  }
-  auto* o = (out != nullptr ? *out : *fresh).unsafeGetTensorImpl();
   note_native(counter);
-  cpu::unary(op, *dtype)(a->data(), o->mutable_data(), static_cast<size_t>(a->numel()));
+  cpu::unary(op, *dtype)(a->data(), destination(x, out, fresh), static_cast<size_t>(a->numel()));
   return true;
 }
 

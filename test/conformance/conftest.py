@@ -18,6 +18,10 @@ from .op_phases import PHASES
 _STDERR = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
 
 
+def pytest_unconfigure() -> None:
+    _STDERR.close()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Kills the process when a test hangs; under xdist the test is reported as the crashed one."""

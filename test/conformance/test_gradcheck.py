@@ -55,15 +55,15 @@ CHECKED = [
     "nn.functional.mse_loss",
     "nn.functional.pad.reflect",
     "nn.functional.silu",
-    "pow",
     "prod",
+    "roll",
+    "rsqrt",
     "scatter_add",
     "sgn",
     "sort",
     "std",
     "tanh",
     "triangular_solve",
-    "unfold",
     "where",
 ]
 

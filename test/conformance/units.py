@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy
 import torch
 from torch.testing._internal.common_device_type import (
+    device_type_test_bases,
     instantiate_device_type_tests,
     ops,
     precisionOverride,
@@ -132,6 +133,11 @@ def instantiate(test_class: type, scope: dict[str, Any]) -> None:
 
     Raises RuntimeError where PyTorch's machinery finds no such device and would make none.
     """
+    for base in device_type_test_bases:
+        if base.device_type == "privateuse1":
+            # Gives the base its real device name; otherwise that happens when the first test runs,
+            # and the names of the classes depend on which file is imported first.
+            base.setUpClass()
     instantiate_device_type_tests(test_class, scope, only_for=config.DEVICE)
     name = test_class.__name__
     if not any(other.startswith(name) and other != name for other in scope):
