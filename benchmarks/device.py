@@ -1,6 +1,6 @@
 """The device against torch on the CPU: small calls, delegated calls, large operators, import time.
 
-    python benchmarks/device.py            measure, print, write results/cpu.{json,md,png}
+    python benchmarks/device.py            measure, print, write results/ and README's table
     python benchmarks/device.py --check    measure, compare with the committed cpu.json
 
 Each thread count is measured in a process of its own. Exit status 1 when a row fails: its whole
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +30,10 @@ from tqdm import tqdm
 import torch_hologram  # noqa: F401  (autoload does the same; this line also works with it off)
 
 RESULTS = Path(__file__).parent / "results"
+README = Path(__file__).parents[1] / "README.md"
+README_SECTION = re.compile(
+    r"(<!-- begin: make bench -->\n).*(<!-- end: make bench -->)", re.DOTALL
+)
 THREADS = (1, 2)
 TOLERANCE = 1.1  # --check accepts a ratio up to this many times the committed one
 IMPORT_ROUNDS = 15
@@ -235,6 +240,26 @@ def write_results(rows: list[Row], imports: dict[str, dict[str, float]]) -> None
     ]
     (RESULTS / "cpu.md").write_text("\n".join(lines))
     common.plot(rows, "torch_hologram on the CPU backend", RESULTS / "cpu.png")
+    table = readme_table(rows, imports)
+    text = README_SECTION.sub(lambda match: match[1] + table + match[2], README.read_text())
+    README.write_text(text)
+
+
+def readme_table(rows: list[Row], imports: dict[str, dict[str, float]]) -> str:
+    """The rows that have a bound: one line per operation, one column per thread count."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.bound is not None:
+            bound = f"<= {row.bound:.2f}"
+            lines.setdefault((row.group, row.name), [bound]).append(f"{row.ratio:.2f}")
+    threads = [f"{count} thread{'s' if count > 1 else ''}" for count in THREADS]
+    header = ("", "operation", "bound", *threads)
+    added = imports["added by import torch_hologram"]["ms"]
+    return (
+        common.markdown_table(header, [(*key, *values) for key, values in lines.items()])
+        + f"\n\n`import torch_hologram` adds {added:.0f} ms to `import torch` "
+        + f"(bound: {IMPORT_BOUND_MS:.0f} ms).\n"
+    )
 
 
 def check(rows: list[Row]) -> list[Row]:
@@ -284,7 +309,7 @@ def main() -> int:
     lines = import_cells(imports)
     print("\n" + common.text_table(IMPORT_HEADER, lines))
     write_results(rows, imports)
-    print("\nwrote benchmarks/results/cpu.json, cpu.md, cpu.png")
+    print("\nwrote benchmarks/results/cpu.json, cpu.md, cpu.png and the table in README.md")
     failed = [row.key for row in rows if row.verdict == "FAIL"]
     failed += [line[1] for line in lines if line[-1] == "FAIL"]
     if failed:

@@ -51,12 +51,8 @@ FromCpu accepted_from_cpu(std::string_view overload, const c10::Argument& argume
   };
   // Operators whose CUDA kernels read a 0-dim CPU tensor from one of their arguments only.
   constexpr std::pair<std::string_view, std::string_view> only[] = {
-      {"addcdiv", "tensor2"},
-      {"addcmul", "tensor2"},
-      {"binary_cross_entropy", ""},
-      {"binomial", ""},
-      {"index_fill", "value"},
-      {"lerp", "weight"},
+      {"addcdiv", "tensor2"},   {"addcmul", "tensor2"},  {"binary_cross_entropy", ""},
+      {"binomial", ""},         {"index_fill", "value"}, {"lerp", "weight"},
       {"masked_fill", "value"},
   };
   for (const auto& [name, scalar] : only) {
@@ -98,9 +94,9 @@ struct Record {
       const auto& argument = arguments[position];
       const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
       if (const auto kind = kind_of(argument)) {
-        args.push_back({static_cast<uint16_t>(position), *kind, written,
-                        checks_devices || written ? FromCpu::nothing
-                                                  : accepted_from_cpu(overload, argument)});
+        args.push_back(
+            {static_cast<uint16_t>(position), *kind, written,
+             checks_devices || written ? FromCpu::nothing : accepted_from_cpu(overload, argument)});
       }
     }
     many_cpu_scalars = takes_many_cpu_scalars(name);
@@ -197,7 +193,7 @@ class BoxedCall {
         return;
       case ArgKind::tensor_list:
         if (value.isTensorList()) {
-          const auto list = std::move(value).toTensorList();
+          const auto list = value.toTensorList();
           c10::List<at::Tensor> aliases;
           aliases.reserve(list.size());
           for (const at::Tensor& tensor : list) {
@@ -210,7 +206,7 @@ class BoxedCall {
         return;
       case ArgKind::optional_list:
         if (value.isOptionalTensorList()) {
-          const auto list = std::move(value).toOptionalTensorList();
+          const auto list = value.toOptionalTensorList();
           c10::List<std::optional<at::Tensor>> aliases;
           aliases.reserve(list.size());
           for (const std::optional<at::Tensor> tensor : list) {
@@ -460,17 +456,15 @@ BelowAutograd::BelowAutograd()
              DispatchKeySet(DispatchKey::AutocastCPU)) {}
 
 at::Tensor Delegation::in(const at::Tensor& tensor, bool written) {
-  if (!tensor.defined() || tensor.device().type() != kHologram) {
-    TORCH_CHECK(!tensor.defined() || (tensor.device().is_cpu() && tensor.dim() == 0),
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                c10::Device(kHologram, device_ < 0 ? current_device() : device_), " and ",
-                tensor.device(), "!");
+  if (!tensor.defined()) {
     return tensor;
   }
-  TORCH_CHECK(device_ < 0 || tensor.device().index() == device_,
+  const auto device = tensor.device();
+  TORCH_CHECK(device.type() == kHologram && (device_ < 0 || device.index() == device_),
               "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(kHologram, device_), " and ", tensor.device(), "!");
-  device_ = tensor.device().index();
+              c10::Device(kHologram, device_ < 0 ? current_device() : device_), " and ", device,
+              "!");
+  device_ = device.index();
   return frame_.argument(tensor, written);
 }
 

@@ -146,6 +146,16 @@ Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
   return is_defined(bias) ? gates + *bias : gates;
 }
 
+// The gates of a matrix (batch, count * hidden), one after another.
+std::vector<Tensor> gates_of(const Tensor& matrix, int64_t count, const Tensor& state) {
+  TORCH_CHECK(matrix.dim() == 2 && state.dim() == 2 && matrix.size(0) == state.size(0) &&
+                  matrix.size(1) == count * state.size(1),
+              "Expected the gates of an RNN cell to have size (batch, ", count,
+              " * hidden) for a state of size (batch, hidden), got ", matrix.sizes(), " and ",
+              state.sizes());
+  return matrix.unsafe_chunk(count, 1);
+}
+
 // input_gates, hidden_gates (batch, 4 hidden); cx (batch, hidden).
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
                                              const Tensor& cx, const OptionalTensor& input_bias,
@@ -154,7 +164,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
   Delegation call(counter);
   const auto gates = with_bias(call.in(hidden_gates), call.in(hidden_bias)) +
                      with_bias(call.in(input_gates), call.in(input_bias));
-  const auto parts = gates.unsafe_chunk(4, 1);
+  const auto parts = gates_of(gates, 4, cx);
   const auto i = at::sigmoid(parts[0]);
   const auto f = at::sigmoid(parts[1]);
   const auto g = at::tanh(parts[2]);
@@ -174,7 +184,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
     return {};
   }
   Delegation call(counter);
-  const auto parts = call.in(workspace).unsafe_chunk(4, 1);
+  const auto parts = gates_of(call.in(workspace), 4, cx);
   const auto &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
   const auto c = call.in(cx);
   const auto tanh_cy = at::tanh(call.in(cy));
@@ -197,8 +207,10 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
                                     const OptionalTensor& hidden_bias) {
   static auto& counter = op_counter("aten::_thnn_fused_gru_cell");
   Delegation call(counter);
-  const auto in = with_bias(call.in(input_gates), call.in(input_bias)).unsafe_chunk(3, 1);
-  const auto hidden = with_bias(call.in(hidden_gates), call.in(hidden_bias)).unsafe_chunk(3, 1);
+  const auto input = with_bias(call.in(input_gates), call.in(input_bias));
+  const auto recurrent = with_bias(call.in(hidden_gates), call.in(hidden_bias));
+  const auto in = gates_of(input, 3, hx);
+  const auto hidden = gates_of(recurrent, 3, hx);
   const auto h = call.in(hx);
   const auto r = at::sigmoid(hidden[0] + in[0]);
   const auto z = at::sigmoid(hidden[1] + in[1]);
@@ -213,7 +225,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
                                                                      bool has_bias) {
   static auto& counter = op_counter("aten::_thnn_fused_gru_cell_backward");
   Delegation call(counter);
-  const auto parts = call.in(workspace).unsafe_chunk(5, 1);
+  const auto parts = gates_of(call.in(workspace), 5, grad_hy);
   const auto &r = parts[0], &z = parts[1], &n = parts[2], &h = parts[3], &hn = parts[4];
   const auto dy = call.in(grad_hy);
   const auto dn = dy * (1 - z) * (1 - n * n);

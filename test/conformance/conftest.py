@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import sys
@@ -41,18 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         phase = max((phase for phase in PHASES if name.startswith(phase)), key=len, default="")
         return name.removeprefix(phase)
 
-    places = [index for index, item in enumerate(items) if item.path.name == "test_ops.py"]
+    files = ("test_ops.py", "test_foreach.py")
+    places = [index for index, item in enumerate(items) if item.path.name in files]
     ordered = sorted((items[index] for index in places), key=unit)
     for index, item in zip(places, ordered, strict=True):
         items[index] = item
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def one_thread_per_worker() -> Iterator[None]:
     """Under xdist every process computes on one thread: together they fill the machine."""
     threads = torch.get_num_threads()
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
     yield
-    with contextlib.suppress(RuntimeError):
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)

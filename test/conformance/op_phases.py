@@ -30,11 +30,26 @@ from torch.testing._internal.opinfo.core import (
 from . import config
 from .compare import CPU, Comparison, Outcome, Tolerance, aliasing, observe
 from .transfer import Transfer, map_tensors, noncontiguous, tensors_of
-from .units import error_inputs, samples, tolerance, wanted_dtypes
+from .units import (
+    SPARSE_LAYOUTS,
+    error_inputs,
+    samples,
+    sparse_samples,
+    tolerance,
+    wanted_dtypes,
+)
 
-# Entries whose results are partly uninitialised memory although their OpInfo does not say so:
-# resizing adds elements that nobody has written.
-UNINITIALISED = {"resize_", "resize_as_"}
+# Entries whose results are memory that nobody has written, in whole or, after resizing, in part.
+UNINITIALISED = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "resize_as_",
+}
 
 # Entries whose arguments after the input have to be on the CPU whatever the device of the input.
 HOST_ARGUMENTS = {"tensor_split"}
@@ -87,7 +102,7 @@ class Unit:
         self.dtype = dtype
         self.device = device
         self.comparison = Comparison(test, device, tolerance(op, dtype, upstream_tests))
-        self._initialised = not (op.has_nondeterministic_output or op.full_name in UNINITIALISED)
+        self._initialised = op.full_name not in UNINITIALISED
 
     def samples(self, requires_grad: bool = False) -> Iterator[tuple[str, SampleInput]]:
         """Every sample of the phase with its name for messages."""
@@ -373,6 +388,14 @@ def _overwrite(op: OpInfo, call: Call) -> Observation:
     }
 
 
+def sparse(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device) -> Comparison:
+    """`forward` on sparse tensors of every layout that the entry supports."""
+    unit = Unit(test, op, dtype, device, "test_compare_cpu")
+    for index, (layout, sample) in enumerate(sparse_samples(op, dtype)):
+        unit.compare(f"{layout} sample {index}", sample, lambda call: _call(op, call))
+    return unit.comparison.result()
+
+
 def errors(test: TestCase, op: OpInfo, dtype: torch.dtype, device: torch.device) -> Comparison:
     """Upstream's wrong calls raise the exceptions and messages that upstream expects.
 
@@ -415,6 +438,12 @@ def _differentiable(op: OpInfo) -> set[torch.dtype]:
     return set(op.supported_backward_dtypes("cpu")) if op.supports_autograd else set()
 
 
+def _sparse(op: OpInfo) -> set[torch.dtype]:
+    # Which kernels there are depends on the layout; the dtypes are those of the dense phases.
+    supported = any(op.supports_sparse_layout(layout) for layout in SPARSE_LAYOUTS)
+    return {torch.float32} & _all(op) if supported else set()
+
+
 def _wrong_calls(op: OpInfo) -> set[torch.dtype]:
     # Wrong calls have dtypes of their own: once per entry is enough. Some entries have none, or
     # none for this device.
@@ -422,6 +451,24 @@ def _wrong_calls(op: OpInfo) -> set[torch.dtype]:
         return set()
     return set(wanted_dtypes(_all(op))[:1])
 
+
+def _floating(op: OpInfo) -> set[torch.dtype]:
+    return {dtype for dtype in _all(op) if dtype.is_floating_point}
+
+
+# The _foreach entries claim every dtype, also those their operators refuse.
+FOREACH_PHASES: dict[str, Phase] = {
+    "forward": Phase(forward, _floating),
+    "noncontiguous": Phase(noncontiguous_inputs, _floating),
+    "inplace": Phase(in_place, lambda op: _floating(op) if op.get_inplace() else set()),
+    "backward": Phase(
+        backward, lambda op: _floating(op) & _differentiable(op) if op.supports_autograd else set()
+    ),
+    "forward_ad": Phase(
+        forward_mode,
+        lambda op: _floating(op) & _differentiable(op) if op.supports_forward_ad else set(),
+    ),
+}
 
 PHASES: dict[str, Phase] = {
     "forward": Phase(forward, _all),
@@ -432,5 +479,6 @@ PHASES: dict[str, Phase] = {
     "forward_ad": Phase(
         forward_mode, lambda op: _differentiable(op) if op.supports_forward_ad else set()
     ),
+    "sparse": Phase(sparse, _sparse),
     "errors": Phase(errors, _wrong_calls),
 }

@@ -16,7 +16,7 @@ from torch.testing._internal.common_utils import TestCase
 from . import config, module_phases, op_phases, optim_phases, verdict
 from .compare import RESIZE_WARNING, Comparison, Tolerance, Vacuous, aliasing
 from .transfer import Transfer
-from .units import OPS_BY_NAME, dtype_name
+from .units import FOREACH_DB, dtype_name, op_db
 from .verdict import Key, conclude
 
 CPU = torch.device("cpu")
@@ -198,7 +198,8 @@ def test_verdict_is_strict(lists: tuple[dict, dict], which: int) -> None:
 def every_key() -> Iterator[Key]:
     dtypes = [dtype_name(dtype) for dtype in config.FULL_DTYPES]
     for database, names, phases in (
-        ("ops", list(OPS_BY_NAME), op_phases.PHASES),
+        ("ops", [op.full_name for op in op_db], op_phases.PHASES),
+        ("foreach", [op.full_name for op in FOREACH_DB], op_phases.FOREACH_PHASES),
         ("modules", [info.name for info in module_db], module_phases.PHASES),
         ("optims", [info.name for info in optim_db], optim_phases.PHASES),
     ):

@@ -40,6 +40,10 @@ class TestOps(TestCase):
     def test_forward_ad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._run("forward_ad", op, dtype)
 
+    @units(PHASES["sparse"].dtypes)
+    def test_sparse(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        self._run("sparse", op, dtype)
+
     @units(PHASES["errors"].dtypes)
     def test_errors(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._run("errors", op, dtype)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import unittest
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, wraps
@@ -17,7 +19,14 @@ from torch.testing._internal.common_device_type import (
     precisionOverride,
     toleranceOverride,
 )
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_methods_invocations import (
+    foreach_binary_op_db,
+    foreach_other_op_db,
+    foreach_pointwise_op_db,
+    foreach_reduce_op_db,
+    foreach_unary_op_db,
+    op_db,
+)
 from torch.testing._internal.opinfo.core import DecorateInfo, ErrorInput, OpInfo, SampleInput
 
 from . import config
@@ -25,7 +34,15 @@ from .compare import Tolerance
 
 T = TypeVar("T")
 
-OPS_BY_NAME: dict[str, OpInfo] = {op.full_name: op for op in op_db}
+# The _foreach operators have a database of their own, of the same kind of entries.
+FOREACH_DB: list[OpInfo] = [
+    *foreach_unary_op_db,
+    *foreach_binary_op_db,
+    *foreach_pointwise_op_db,
+    *foreach_reduce_op_db,
+    *foreach_other_op_db,
+]
+OPS_BY_NAME: dict[str, OpInfo] = {op.full_name: op for op in [*op_db, *FOREACH_DB]}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -61,6 +78,36 @@ def samples(name: str, dtype: torch.dtype, requires_grad: bool) -> list[SampleIn
     """Samples of the entry `name` on the CPU. The phases share them: copy, never write to them."""
     op = OPS_BY_NAME[name]
     return _seeded(op, lambda: op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+
+
+SPARSE_LAYOUTS = (
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+)
+
+
+def sparse_samples(op: OpInfo, dtype: torch.dtype) -> Iterator[tuple[torch.layout, SampleInput]]:
+    """Samples with sparse inputs on the CPU, for every layout that the entry supports.
+
+    They are upstream's where it has any, otherwise the entry's matrices, thinned out.
+    """
+    for layout in SPARSE_LAYOUTS:
+        if not op.supports_sparse_layout(layout):
+            continue
+        with contextlib.suppress(NotImplementedError, unittest.SkipTest):
+            made = _seeded(op, lambda layout=layout: op.sample_inputs_sparse(layout, "cpu", dtype))
+            yield from ((layout, sample) for sample in made)
+            continue
+        for sample in samples(op.full_name, dtype, False):
+            if isinstance(sample.input, torch.Tensor) and sample.input.dim() == 2:
+                blocks = {"blocksize": (1, 1)} if layout in SPARSE_LAYOUTS[3:] else {}
+                thin = sample.input.clone()
+                thin[::2] = 0
+                thin = thin.to_sparse(layout=layout, **blocks)
+                yield layout, SampleInput(thin, args=sample.args, kwargs=sample.kwargs)
 
 
 def error_inputs(op: OpInfo, device: str) -> list[ErrorInput]:
@@ -103,15 +150,22 @@ class units(ops):
     empty if it does not.
     """
 
-    def __init__(self, applies: Callable[[OpInfo], set[torch.dtype]]) -> None:
-        super().__init__(op_db)
+    def __init__(
+        self, applies: Callable[[OpInfo], set[torch.dtype]], database: Sequence[OpInfo] = op_db
+    ) -> None:
+        super().__init__(database)
         self.applies = applies
 
     def _parametrize_test(
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
         index, count = config.shard()
-        for op, dtype in every_unit()[index::count]:
+        every = [
+            (op, dtype)
+            for op in self.op_list
+            for dtype in wanted_dtypes(set(op.supported_dtypes("cpu")))
+        ]
+        for op, dtype in every[index::count]:
             if dtype not in self.applies(op):
                 continue
 
@@ -120,12 +174,6 @@ class units(ops):
                 test(*args, **kwargs)
 
             yield unit_test, op.formatted_name, {"op": op, "dtype": dtype}, lambda _: []
-
-
-@lru_cache(maxsize=1)
-def every_unit() -> list[tuple[OpInfo, torch.dtype]]:
-    """Every (entry, dtype) of this run, before sharding, in the order of the database."""
-    return [(op, dtype) for op in op_db for dtype in wanted_dtypes(set(op.supported_dtypes("cpu")))]
 
 
 def instantiate(test_class: type, scope: dict[str, Any]) -> None:
