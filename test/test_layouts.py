@@ -123,10 +123,8 @@ class TestCoo(LayoutTestCase):
 
     def test_in_place(self):
         a, b = matrix().to_sparse(), matrix().to_sparse()
-        there, identity = a.to("hologram"), None
-        identity = there
-        there.add_(b.to("hologram"), alpha=2)
-        self.assertIs(there, identity)
+        there = a.to("hologram")
+        self.assertIs(there.add_(b.to("hologram"), alpha=2), there)
         expected = a.clone().add_(b, alpha=2)
         self.assertSameBits(there.coalesce(), expected.coalesce())
         there.mul_(3.0)
@@ -139,6 +137,8 @@ class TestCoo(LayoutTestCase):
         self.assertEqual(device_dense.data_ptr(), pointer)
         self.assertSameBits(device_dense, dense.add_(b))
 
+        there.copy_(a)
+        self.assertSameBits(there, a)
         there.zero_()
         self.assertEqual(there._nnz(), 0)
 

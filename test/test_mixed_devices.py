@@ -6,6 +6,7 @@ test_bad_input.py has single calls; here every operator is asked.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_hologram import _C
 
 SAME_DEVICE = "Expected all tensors to be on the same device"
-SAMPLES = 4  # of each operator, of those with two tensors or more
+# Of each operator: how many samples with two tensors or more, among how many of its samples.
+SAMPLES = 2
+CANDIDATES = 48
 
 # Operators of op_db that take tensors of several devices, on CUDA as well.
 ANY_DEVICE = {
@@ -109,7 +112,7 @@ def census(other: str) -> Iterator[tuple[str, Exception | None]]:
             continue
         dtype = torch.float32 if torch.float32 in dtypes else min(dtypes, key=str)
         done = 0
-        for sample in op.sample_inputs("hologram", dtype):
+        for sample in itertools.islice(op.sample_inputs("hologram", dtype), CANDIDATES):
             leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
             operands = [index for index, leaf in enumerate(leaves) if is_operand(leaf)]
             if len(operands) < 2:
@@ -237,7 +240,8 @@ class TestEveryOverload(HologramTestCase):
         r"_?copy_|_copy_from|set_\.|is_set_to|_has_compatible|to_sparse|"  # two devices
         r"index\.Tensor|_index_put_impl|_unsafe_index|"  # indices
         r"_nested_|"  # shapes
-        r"_fused_sdp_choice"  # runs nothing
+        r"_fused_sdp_choice|"  # runs nothing
+        r"_scaled_dot_product_fused_attention_overrideable_backward"  # wants 4 dimensions first
     )
 
     def test_scalars_are_refused_where_cuda_checks(self):

@@ -3,7 +3,7 @@
 HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". With "cpu" the suite
                            judges itself: every unit that fails must be listed in UNJUDGED of
                            expected_failures.py.
-HOLOGRAM_TEST_FULL=1       the dtypes of FULL_DTYPES instead of DEFAULT_DTYPES.
+HOLOGRAM_TEST_FULL=1       the dtypes of FULL_DTYPES instead of DEFAULT_DTYPES, and every sample.
 HOLOGRAM_TEST_SHARD=i/n    only every n-th unit, counted from i (0 <= i < n).
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
 HOLOGRAM_TEST_TIMEOUT      seconds after which a single test is killed (default 300).
@@ -57,6 +57,13 @@ FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
     torch.bool,
     torch.float8_e4m3fn,
 )
+
+# Entries of which a run takes this many samples, evenly over the list, instead of all: those that
+# would otherwise take a tenth of the whole suite's time each. HOLOGRAM_TEST_FULL=1 takes all.
+SAMPLE_CAPS = {
+    "grid_sampler_3d": 8,  # of 30, volumes of up to five million elements
+    "nn.LinearCrossEntropyLoss": 200,  # of 857, every combination of seven options
+}
 
 # True while random operators of the device draw the same numbers as the CPU from the same seed
 # (they draw from a CPU generator inside the device's). Otherwise results that depend on the seed

@@ -15,6 +15,7 @@ from . import config
 from .compare import Comparison, Tolerance
 from .op_phases import cotangent
 from .transfer import Transfer, noncontiguous, tensors_of
+from .units import capped
 
 Observation = dict[str, Any]
 
@@ -26,7 +27,7 @@ def _inputs(info: ModuleInfo, dtype: torch.dtype) -> Iterator[tuple[str, bool, M
         made = info.module_inputs_func(
             info, device="cpu", dtype=dtype, requires_grad=True, training=training
         )
-        for index, sample in enumerate(made):
+        for index, sample in enumerate(capped(info.name, list(made))):
             if sample.forward_input is not None:
                 mode = "training" if training else "evaluation"
                 yield f"input {index} {sample.desc} ({mode})", training, sample

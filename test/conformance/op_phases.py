@@ -449,7 +449,7 @@ def _wrong_calls(op: OpInfo) -> set[torch.dtype]:
     # none for this device.
     if not error_inputs(op, config.DEVICE):
         return set()
-    return set(wanted_dtypes(_all(op))[:1])
+    return set(wanted_dtypes(op.full_name, _all(op))[:1])
 
 
 def _floating(op: OpInfo) -> set[torch.dtype]:

@@ -16,7 +16,7 @@ from torch.testing._internal.common_utils import TestCase
 from . import config, module_phases, op_phases, optim_phases, verdict
 from .compare import RESIZE_WARNING, Comparison, Tolerance, Vacuous, aliasing
 from .transfer import Transfer
-from .units import FOREACH_DB, dtype_name, op_db
+from .units import FOREACH_DB, capped, dtype_name, op_db
 from .verdict import Key, conclude
 
 CPU = torch.device("cpu")
@@ -139,6 +139,16 @@ def test_transfer_keeps_bits_flags_and_plain_values() -> None:
     assert torch.device(moved["device"]).type == torch.device(config.DEVICE).type
     assert moved["n"] == (1, "x", None)
     assert Transfer(config.DEVICE)(torch.ones(2).requires_grad_()).requires_grad
+
+
+def test_samples_are_capped_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "SAMPLE_CAPS", {"some.op": 3})
+    monkeypatch.setattr(config, "FULL", False)
+    assert capped("some.op", list(range(11))) == [0, 5, 10]
+    assert capped("some.op", [1, 2]) == [1, 2]
+    assert capped("other.op", list(range(11))) == list(range(11))
+    monkeypatch.setattr(config, "FULL", True)
+    assert capped("some.op", list(range(11))) == list(range(11))
 
 
 KEY = Key("ops", "some.op", "float32", "forward")

@@ -27,7 +27,11 @@ class module_units(modules):
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
         index, count = config.shard()
-        every = [(info, dtype) for info in self.infos for dtype in wanted_dtypes(set(info.dtypes))]
+        every = [
+            (info, dtype)
+            for info in self.infos
+            for dtype in wanted_dtypes(info.name, set(info.dtypes))
+        ]
         for info, dtype in every[index::count]:
 
             @wraps(test)

@@ -50,13 +50,33 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def wanted_dtypes(supported: set[torch.dtype]) -> list[torch.dtype]:
-    """The dtypes out of `supported` that this run tests, in a fixed order; one at least if any."""
-    wanted = config.FULL_DTYPES if config.FULL else config.DEFAULT_DTYPES
-    chosen = [dtype for dtype in wanted if dtype in supported]
+def wanted_dtypes(name: str, supported: set[torch.dtype]) -> list[torch.dtype]:
+    """The dtypes out of `supported` in which this run tests the entry `name`, in a fixed order.
+
+    By default float32 and one of the others of config.DEFAULT_DTYPES, which one by the entry's
+    name, so that every dtype meets a part of all entries; in a full run all of config.FULL_DTYPES.
+    One at least if the entry supports any.
+    """
+    if config.FULL:
+        chosen = [dtype for dtype in config.FULL_DTYPES if dtype in supported]
+    else:
+        first, *others = config.DEFAULT_DTYPES
+        chosen = [first] if first in supported else []
+        others = [dtype for dtype in others if dtype in supported]
+        if others:
+            chosen.append(others[zlib.crc32(name.encode()) % len(others)])
     if not chosen:
         chosen = [dtype for dtype in config.FALLBACK_DTYPES if dtype in supported][:1]
     return chosen
+
+
+def capped(name: str, items: list[T]) -> list[T]:
+    """All `items` of the entry `name`, or as many as config.SAMPLE_CAPS says, spread evenly."""
+    cap = config.SAMPLE_CAPS.get(name, len(items))
+    if config.FULL or len(items) <= cap:
+        return items
+    last = len(items) - 1
+    return [items[round(index * last / (cap - 1))] for index in range(cap)]
 
 
 def _seeded(op: OpInfo, make: Callable[[], Iterable[T]]) -> list[T]:
@@ -77,7 +97,8 @@ def _seeded(op: OpInfo, make: Callable[[], Iterable[T]]) -> list[T]:
 def samples(name: str, dtype: torch.dtype, requires_grad: bool) -> list[SampleInput]:
     """Samples of the entry `name` on the CPU. The phases share them: copy, never write to them."""
     op = OPS_BY_NAME[name]
-    return _seeded(op, lambda: op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+    made = _seeded(op, lambda: op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+    return capped(name, made)
 
 
 SPARSE_LAYOUTS = (
@@ -163,7 +184,7 @@ class units(ops):
         every = [
             (op, dtype)
             for op in self.op_list
-            for dtype in wanted_dtypes(set(op.supported_dtypes("cpu")))
+            for dtype in wanted_dtypes(op.full_name, set(op.supported_dtypes("cpu")))
         ]
         for op, dtype in every[index::count]:
             if dtype not in self.applies(op):
