@@ -54,9 +54,11 @@ $(DEPS): requirements-dev.txt constraints.txt | $(PY)
 	@touch $@
 
 # pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
+# The stamp dates from before the build: a file edited meanwhile is newer.
 $(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(DEPS)
+	@mkdir -p build && rm -f build/.built* && touch build/.begun
 	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@mkdir -p build && rm -f build/.built* && touch $@
+	@mv build/.begun $@
 
 wheel: $(DEPS) ## dist/*.whl for this Python and this torch
 	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .

@@ -25,13 +25,13 @@ bool on_host_memory(const Tensor& tensor) {
 // Whether the bytes of src, in order, are the bytes of self, in order.
 bool is_plain_copy(const Tensor& self, const Tensor& src) {
   constexpr c10::DispatchKeySet special({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-                                         c10::DispatchKey::ZeroTensor,
-                                         c10::DispatchKey::Quantized});
+                                         c10::DispatchKey::ZeroTensor, c10::DispatchKey::Quantized,
+                                         c10::DispatchKey::NestedTensor, c10::DispatchKey::Sparse,
+                                         c10::DispatchKey::SparseCsr});
   const auto* to = self.unsafeGetTensorImpl();
   const auto* from = src.unsafeGetTensorImpl();
-  return self.layout() == c10::kStrided && src.layout() == c10::kStrided &&
-         to->dtype() == from->dtype() && to->is_contiguous() && from->is_contiguous() &&
-         to->sizes() == from->sizes() && !(to->key_set() | from->key_set()).has_any(special) &&
+  return !(to->key_set() | from->key_set()).has_any(special) && to->dtype() == from->dtype() &&
+         to->is_contiguous() && from->is_contiguous() && to->sizes() == from->sizes() &&
          !has_names(to) && !has_names(from);
 }
 
@@ -80,11 +80,17 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("copy_", &copy_);
-  m.impl("_copy_from", &copy_from);
-  m.impl("_copy_from_and_resize", &copy_from_and_resize);
-}
+#define HOLOGRAM_COPY(key)                                  \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                        \
+    m.impl("copy_", &copy_);                                \
+    m.impl("_copy_from", &copy_from);                       \
+    m.impl("_copy_from_and_resize", &copy_from_and_resize); \
+  }
+HOLOGRAM_COPY(PrivateUse1)
+HOLOGRAM_COPY(QuantizedPrivateUse1)
+HOLOGRAM_COPY(SparsePrivateUse1)
+HOLOGRAM_COPY(SparseCsrPrivateUse1)
+HOLOGRAM_COPY(NestedTensorPrivateUse1)
 
 // Without these a copy of a conjugate or negative view resolves it by copying it, for ever.
 #define HOLOGRAM_COPY_FALLTHROUGH(key)                                      \

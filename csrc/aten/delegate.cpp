@@ -274,6 +274,9 @@ class BoxedCall {
     const auto ours = common_ ? common_ : hologram_operand();
     TORCH_CHECK(ours || !record_.takes_cpu_indices, "indices should be either on ", c10::kCPU,
                 " or on the same device as the indexed tensor (", device, ")");
+    if (!ours && device.is_cpu() && makes_hologram_result()) {
+      return;  // a factory that takes a CPU tensor as its model
+    }
     if (!ours) {
       // A CPU operator came here because of its generator.
       TORCH_CHECK(false, "Expected a '", device.type() == c10::kCPU ? "cpu" : device.str(),
@@ -290,6 +293,16 @@ class BoxedCall {
     }
     c10::impl::common_device_check_failure(*ours, tensor, record_.method.c_str(),
                                            argument_name(arg));
+  }
+
+  bool makes_hologram_result() const {
+    for (const auto& arg : record_.args) {
+      const auto& value = stack_[begin_ + arg.position];
+      if (arg.kind == ArgKind::device && value.isDevice() && value.toDevice().type() == kHologram) {
+        return true;
+      }
+    }
+    return false;
   }
 
   // A device to name when the argument at fault comes before any hologram tensor.
