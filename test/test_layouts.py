@@ -1,565 +1,634 @@
-"""Layouts other than strided: sparse, compressed sparse, quantized and nested, against the CPU."""
+"""Sparse, quantized and nested tensors of the device: the CPU's kernels over the same memory."""
 
 from __future__ import annotations
 
+import copy
+import io
+import warnings
+
 import torch
 from common import HologramTestCase
-from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
 )
+from torch.utils._pytree import tree_leaves, tree_map
 
-COMPRESSED = {
-    "csr": lambda x: x.to_sparse_csr(),
-    "csc": lambda x: x.to_sparse_csc(),
-    "bsr": lambda x: x.to_sparse_bsr((2, 2)),
-    "bsc": lambda x: x.to_sparse_bsc((2, 2)),
-}
-
-# Of each layout, the names of its three members.
-MEMBERS = {
-    "csr": ("crow_indices", "col_indices", "values"),
-    "csc": ("ccol_indices", "row_indices", "values"),
-    "bsr": ("crow_indices", "col_indices", "values"),
-    "bsc": ("ccol_indices", "row_indices", "values"),
-}
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
-def matrix(rows: int = 4, columns: int = 6) -> torch.Tensor:
-    """A CPU matrix with zeros, and with no zero row."""
-    x = torch.rand(rows, columns) + 0.5
-    x[torch.rand(rows, columns) < 0.4] = 0.0
-    x[:, 0] = 1.0
-    return x
+def members(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that a tensor of another layout consists of."""
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    return [tensor]
 
 
 class LayoutTestCase(HologramTestCase):
-    def assertSameBits(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
-        """The device tensor holds the bits of the CPU tensor, in the same layout."""
-        self.assertEqual(actual.device.type, "hologram")
-        self.assertEqual(actual.layout, expected.layout)
-        self.assertEqual(actual.cpu(), expected, rtol=0, atol=0)
+    def check(self, function, *arguments):
+        """function gives on the device what it gives on the CPU: values, layouts, errors."""
 
-    def assertSharesMemory(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        self.assertNotEqual(a.data_ptr(), 0)
-        self.assertEqual(a.data_ptr(), b.data_ptr())
-        self.assertEqual(a.untyped_storage()._cdata, b.untyped_storage()._cdata)
+        def run(device):
+            moved = tree_map(
+                lambda a: a.to(device, copy=True) if isinstance(a, torch.Tensor) else a, arguments
+            )
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # "in beta", "is deprecated"
+                    return function(*moved), None
+            except Exception as error:
+                return None, error
+
+        expected, expected_error = run("cpu")
+        actual, error = run("hologram")
+        if expected_error is not None:
+            self.assertIs(type(error), type(expected_error), f"{error} != {expected_error}")
+            return
+        if error is not None:
+            raise error
+        for mine, wanted in zip(tree_leaves(actual), tree_leaves(expected), strict=True):
+            if isinstance(wanted, torch.Tensor):
+                self.assert_equal_on_device(mine, wanted)
+            else:
+                self.assertEqual(mine, wanted)
+
+    def assert_equal_on_device(self, mine, wanted):
+        self.assertEqual(mine.device, torch.device("hologram", 0))
+        self.assertEqual(mine.layout, wanted.layout)
+        self.assertEqual(mine.is_quantized, wanted.is_quantized)
+        self.assertEqual(mine.is_nested, wanted.is_nested)
+        for part in members(mine):
+            self.assertEqual(part.device, torch.device("hologram", 0))
+        if mine.layout == torch.sparse_coo:
+            self.assertEqual(mine.is_coalesced(), wanted.is_coalesced())
+        back = mine.cpu()
+        if mine.is_nested:
+            self.assertEqual(mine.size(0), wanted.size(0))
+            for part, wanted_part in zip(back.unbind(), wanted.unbind(), strict=True):
+                self.assertEqual(part, wanted_part, rtol=0, atol=0)
+        else:
+            self.assertEqual(back, wanted, rtol=0, atol=0, equal_nan=True)
 
 
-class TestCoo(LayoutTestCase):
-    def test_there_and_back(self):
-        plain = matrix().to_sparse()
-        there = plain.to("hologram")
-        self.assertTrue(there.is_sparse and there.is_hologram)
-        self.assertTrue(there.is_coalesced())
-        self.assertSameBits(there, plain)
-        self.assertSameBits(there.to_dense(), plain.to_dense())
-        self.assertTrue(there.cpu().is_cpu)
-        self.assertSameBits(plain.to_dense().hologram().to_sparse(), plain)
-        self.assertSameBits(there.clone(), plain)
-        self.assertSameBits(there.to(torch.float64), plain.to(torch.float64))
+def coo(device: str = "cpu", dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """4 x 5 with a duplicate entry."""
+    return torch.sparse_coo_tensor(
+        torch.tensor([[0, 3, 1, 3], [4, 2, 0, 2]]),
+        torch.tensor([1.0, -2.0, 3.0, 4.0]).to(dtype),
+        (4, 5),
+        device=device,
+    )
+
+
+def hybrid() -> torch.Tensor:
+    """Two sparse dimensions and a dense one."""
+    return torch.sparse_coo_tensor(
+        [[0, 2, 0], [1, 1, 1]], torch.arange(6.0).reshape(3, 2) - 2, (3, 4, 2)
+    )
+
+
+COO = {
+    "neg": lambda x: -x,
+    "add": lambda x: x + x,
+    "add, scaled": lambda x: torch.add(x, x, alpha=3),
+    "add_": lambda x: x.add_(x.clone()),
+    "sub": lambda x: x - x.coalesce() * 2,
+    "mul": lambda x: x * x,
+    "mul, number": lambda x: x * 2.5,
+    "mul, dense": lambda x: x.coalesce() * torch.ones(x.shape, device=x.device),
+    "div": lambda x: x / 4,
+    "div_": lambda x: x.coalesce().div_(4),
+    "abs": lambda x: x.coalesce().abs(),
+    "sqrt": lambda x: x.coalesce().abs().sqrt(),
+    "sin_": lambda x: x.coalesce().sin_(),
+    "pow": lambda x: x.coalesce().pow(2),
+    "sign": lambda x: x.coalesce().sign(),
+    "coalesce": lambda x: x.coalesce(),
+    "coalesced": lambda x: (x.is_coalesced(), x.coalesce().is_coalesced(), x._nnz()),
+    "members": lambda x: (x._indices(), x._values()),
+    "coalesced members": lambda x: (x.coalesce().indices(), x.coalesce().values()),
+    "dimensions": lambda x: (x.sparse_dim(), x.dense_dim(), x.shape),
+    "to_dense": lambda x: x.to_dense(),
+    "to_dense, float64": lambda x: x.to_dense(dtype=torch.float64),
+    "transpose": lambda x: x.transpose(0, 1),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "t": lambda x: x.t(),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "squeeze": lambda x: x.unsqueeze(1).squeeze(1),
+    "permute": lambda x: x.permute(1, 0),
+    "select": lambda x: x[1],
+    "narrow_copy": lambda x: x.narrow_copy(0, 1, 2),
+    "index_select": lambda x: x.index_select(1, torch.tensor([2, 4], device=x.device)),
+    "sum": lambda x: torch.sparse.sum(x),
+    "sum over a dimension": lambda x: torch.sparse.sum(x, 0),
+    "sum, dense": lambda x: x.sum(),
+    "norm": lambda x: x.norm(),
+    "any": lambda x: x.any(),
+    "isnan": lambda x: x.coalesce().isnan(),
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "deepcopy": lambda x: copy.deepcopy(x),
+    "zero_": lambda x: x.zero_(),
+    "copy_": lambda x: torch.zeros_like(x).copy_(x),
+    "resize_as_sparse_": lambda x: torch.empty(0, device=x.device).to_sparse().resize_as_sparse_(x),
+    "sparse_resize_": lambda x: x.clone().sparse_resize_((6, 7), 2, 0),
+    "sparse_mask": lambda x: torch.ones(x.shape, device=x.device).sparse_mask(x.coalesce()),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "empty_like": lambda x: torch.empty_like(x)._nnz(),
+    "double": lambda x: x.double(),
+    "cat": lambda x: torch.cat([x, x], 1),
+    "stack": lambda x: torch.stack([x, x]),
+    "mm, dense": lambda x: torch.sparse.mm(x, torch.arange(10.0, device=x.device).view(5, 2)),
+    "mm, sparse": lambda x: torch.sparse.mm(x, x.t()),
+    "matmul": lambda x: x @ torch.ones(5, 3, device=x.device),
+    "mv": lambda x: x @ torch.arange(5.0, device=x.device),
+    "addmm": lambda x: torch.sparse.addmm(
+        torch.ones(4, 2, device=x.device), x, torch.ones(5, 2, device=x.device), beta=2, alpha=3
+    ),
+    "softmax": lambda x: torch.sparse.softmax(x, 1),
+    "log_softmax": lambda x: torch.sparse.log_softmax(x, 0),
+    "equal": lambda x: torch.equal(x.to_dense(), (x + 0 * x).to_dense()),
+    "item": lambda x: x.coalesce().values()[0].item(),
+    "out": lambda x: torch.mul(x, 2, out=torch.empty_like(x)),
+    "dense + sparse": lambda x: torch.ones(4, 5, device=x.device) + x,
+    "dense += sparse": lambda x: torch.ones(4, 5, device=x.device).add_(x),
+    "to_sparse_csr": lambda x: x.to_sparse_csr(),
+    "to_sparse_csc": lambda x: x.to_sparse_csc(),
+    "save": lambda x: round_trip(x),
+    "wrong": lambda x: x + torch.zeros(2, 2, device=x.device).to_sparse(),
+    "index out of range": lambda x: torch.sparse_coo_tensor([[9]], [1.0], (4,), device=x.device),
+}  # fmt: skip
+
+
+def round_trip(tensor: torch.Tensor) -> torch.Tensor:
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    buffer.seek(0)
+    return torch.load(buffer)
+
+
+class TestSparseCoo(LayoutTestCase):
+    @parametrize("name", list(COO))
+    def test_operator(self, name):
+        self.check(COO[name], coo())
 
     def test_hybrid(self):
-        plain = torch.rand(3, 4, 2).to_sparse(sparse_dim=1)
-        there = plain.to("hologram")
-        self.assertEqual((there.sparse_dim(), there.dense_dim()), (1, 2))
-        self.assertSameBits(there, plain)
+        for function in (
+            lambda x: x.coalesce(),
+            lambda x: x.to_dense(),
+            lambda x: x.transpose(0, 1),
+            lambda x: x * 2 + x,
+            lambda x: torch.sparse.sum(x, 2),
+            lambda x: x.coalesce().values(),
+            lambda x: x.to_dense().to_sparse(2),
+            lambda x: x.index_select(2, torch.tensor([1], device=x.device)),
+        ):
+            self.check(function, hybrid())
 
-    def test_factories(self):
-        indices, values = [[0, 1, 1], [2, 0, 0]], [1.0, 2.0, 3.0]
-        plain = torch.sparse_coo_tensor(indices, values, (2, 3))
-        there = torch.sparse_coo_tensor(indices, values, (2, 3), device="hologram")
-        self.assertTrue(there.is_hologram and there._values().is_hologram)
-        self.assertFalse(there.is_coalesced())
-        self.assertSameBits(there.to_dense(), plain.to_dense())
+    @parametrize("dtype", [torch.float64, torch.int64, torch.complex64, torch.bool, torch.bfloat16])
+    def test_dtypes(self, dtype):
+        self.check(lambda x: (x.coalesce(), x.to_dense(), x.t()), coo(dtype=dtype))
 
-        inferred = torch.sparse_coo_tensor(
-            torch.tensor(indices, device="hologram"), torch.tensor(values, device="hologram")
-        )
-        self.assertEqual(inferred.device, there.device)
-        self.assertSameBits(inferred.to_dense(), plain.to_dense())
+    def test_making(self):
+        for function in (
+            lambda v: torch.sparse_coo_tensor([[0, 1], [1, 0]], v, device=v.device),
+            lambda v: torch.sparse_coo_tensor(torch.tensor([[0, 1]], device=v.device), v, (3,)),
+            lambda v: torch.sparse_coo_tensor((2, 3), device=v.device),
+            lambda v: torch.zeros(2, 3, layout=torch.sparse_coo, device=v.device),
+            lambda v: torch.empty(2, 3, layout=torch.sparse_coo, device=v.device)._nnz(),
+            lambda v: v.to_sparse(),
+            lambda v: torch.diag(v).to_sparse(1),
+            lambda v: v.new_zeros(2, 2).to_sparse(),
+            lambda v: torch.sparse.spdiags(
+                torch.ones(1, 3).to(v.device), torch.zeros(1, dtype=torch.int64), (3, 3)
+            ).to_dense().cpu().hologram() if v.is_hologram else torch.eye(3),
+        ):
+            self.check(function, torch.tensor([1.0, 2.0]))
 
-        empty = torch.sparse_coo_tensor((2, 3), device="hologram")
-        self.assertEqual(empty._nnz(), 0)
-        self.assertSameBits(empty.to_dense(), torch.zeros(2, 3))
+    def test_no_copies(self):
+        values = torch.tensor([1.0, 2.0], device="hologram")
+        indices = torch.tensor([[0, 2]], device="hologram")
+        x = torch.sparse_coo_tensor(indices, values, (4,))
+        self.assertEqual(x._values().data_ptr(), values.data_ptr())
+        self.assertEqual(x._indices().data_ptr(), indices.data_ptr())
+        x._values().mul_(5)
+        self.assertEqual(x.to_dense().cpu(), torch.tensor([5.0, 0, 10, 0]))
+        alias = torch.hologram.alias_as_cpu(x)
+        self.assertEqual(alias._values().data_ptr(), values.data_ptr())
+        self.assertEqual(alias.to_dense(), torch.tensor([5.0, 0, 10, 0]))
 
-    def test_factory_checks(self):
+    def test_in_place_changes_the_tensor(self):
+        """New members come back into the tensor that was given."""
+        x, y = coo("hologram"), coo("hologram")
+        same = x
+        x.add_(y)
+        self.assertIs(x, same)
+        self.assertEqual(x.to_dense().cpu(), coo().to_dense() * 2)
+        x.sparse_resize_and_clear_((2, 2), 2, 0)
+        self.assertEqual((x.shape, x._nnz()), ((2, 2), 0))
+        self.assertEqual(x.to_dense().cpu(), torch.zeros(2, 2))
+
+    def test_gradients(self):
+        def gradients(values, dense):
+            values, dense = (t.detach().requires_grad_() for t in (values, dense))
+            x = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], values, (2, 3), device=values.device)
+            (torch.sparse.mm(x, dense).sin() * torch.sparse.sum(x * 2)).sum().backward()
+            return values.grad, dense.grad
+
+        self.check(gradients, torch.tensor([1.0, 2.0, 3.0]), torch.rand(3, 2))
+
+    def test_sparse_gradients_train(self):
+        def train(weight, index):
+            table = torch.nn.Embedding(10, 3, sparse=True, _weight=weight.clone())
+            optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+            adam = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+            for step in range(3):
+                optimizer.zero_grad()
+                (table(index) ** 2).sum().backward()
+                (optimizer, adam)[step % 2].step()
+            return table.weight.grad, table.weight.detach()
+
+        self.check(train, torch.rand(10, 3), torch.tensor([1, 3, 3, 9]))
+
+    def test_moves(self):
+        x = coo().hologram()
+        self.assertEqual(x.device.type, "hologram")
+        self.assertEqual(x.cpu().to_dense(), coo().to_dense())
+        self.assertEqual(x.to("cpu", torch.float64).to_dense(), coo().to_dense().double())
+        self.assertIn("device='hologram:0'", repr(x))
+        self.assertIn("layout=torch.sparse_coo", repr(x))
+
+    def test_mixed_devices(self):
+        x, plain = coo("hologram"), coo()
+        for use in (
+            lambda: x + plain,
+            lambda: torch.sparse.mm(x, torch.ones(5, 2)),
+            lambda: torch.sparse.mm(plain, torch.ones(5, 2, device="hologram")),
+            lambda: torch.cat([x, plain]),
+            lambda: torch.ones(4, 5, device="hologram").add_(plain),
+        ):
+            with self.assertRaisesRegex(RuntimeError, "device"):
+                use()
+
+    def test_invariants_are_checked(self):
         with torch.sparse.check_sparse_tensor_invariants():
-            with self.assertRaisesRegex(RuntimeError, "size is inconsistent with indices"):
-                torch.sparse_coo_tensor([[0, 5], [1, 0]], [1.0, 2.0], (2, 2), device="hologram")
-
-    def test_coalesce(self):
-        there = torch.sparse_coo_tensor(
-            [[1, 0, 1], [2, 0, 2]], [1.0, 2.0, 3.0], (2, 3), device="hologram"
-        )
-        with self.assertRaisesRegex(RuntimeError, "uncoalesced"):
-            there.indices()
-        joined = there.coalesce()
-        self.assertTrue(joined.is_coalesced())
-        self.assertSameBits(joined.indices(), torch.tensor([[0, 1], [0, 2]]))
-        self.assertSameBits(joined.values(), torch.tensor([2.0, 4.0]))
-        self.assertEqual(there._nnz(), 3)
-        self.assertFalse(there.is_coalesced())
-
-    def test_members_share_memory(self):
-        plain = matrix().to_sparse()
-        there = plain.to("hologram")
-        for name in ("indices", "values", "_indices", "_values"):
-            member = getattr(there, name)()
-            self.assertTrue(member.is_hologram, name)
-            self.assertSharesMemory(member, getattr(there, name)())
-        self.assertSharesMemory(there.values(), there._values())
-        there.values().mul_(2)
-        self.assertSameBits(there.to_dense(), plain.to_dense() * 2)
-
-        indices, values = plain.indices().hologram(), plain.values().hologram()
-        made = torch.sparse_coo_tensor(indices, values, plain.shape)
-        self.assertSharesMemory(made._indices(), indices)
-        self.assertSharesMemory(made._values(), values)
-        values.zero_()
-        self.assertSameBits(made.to_dense(), torch.zeros(plain.shape))
-
-    def test_in_place(self):
-        a, b = matrix().to_sparse(), matrix().to_sparse()
-        there = a.to("hologram")
-        self.assertIs(there.add_(b.to("hologram"), alpha=2), there)
-        expected = a.clone().add_(b, alpha=2)
-        self.assertSameBits(there.coalesce(), expected.coalesce())
-        there.mul_(3.0)
-        self.assertSameBits(there.to_dense(), expected.mul_(3.0).to_dense())
-
-        dense = torch.ones(4, 6)
-        device_dense = dense.hologram()
-        pointer = device_dense.data_ptr()
-        device_dense.add_(b.to("hologram"))
-        self.assertEqual(device_dense.data_ptr(), pointer)
-        self.assertSameBits(device_dense, dense.add_(b))
-
-        there.copy_(a)
-        self.assertSameBits(there, a)
-        there.zero_()
-        self.assertEqual(there._nnz(), 0)
-
-    def test_in_place_is_seen_through_other_references(self):
-        there = matrix().to_sparse().to("hologram")
-        module = nn.Module()
-        module.register_buffer("weight", there)
-        there.add_(torch.eye(4, 6).to_sparse().to("hologram"))
-        self.assertEqual(module.weight._nnz(), there._nnz())
-        self.assertSameBits(module.weight.to_dense(), there.to_dense().cpu())
-
-    def test_operators(self):
-        a, b = matrix().to_sparse(), matrix().to_sparse()
-        for name, use in {
-            "add": lambda a, b: a + b,
-            "multiply": lambda a, b: a * b,
-            "transpose": lambda a, b: a.t().coalesce(),
-            "sum": lambda a, b: torch.sparse.sum(a, 1),
-            "softmax": lambda a, b: torch.sparse.softmax(a, 1),
-            "cat": lambda a, b: torch.cat([a, b]).coalesce(),
-            "index_select": lambda a, b: a.index_select(0, b.indices()[0, :2]).coalesce(),
-            "abs": lambda a, b: a.neg().abs(),
-            "mask": lambda a, b: torch.ones(4, 6, device=a.device).sparse_mask(a),
-        }.items():
-            actual = use(a.to("hologram"), b.to("hologram"))
-            self.assertTrue(actual.is_sparse, name)
-            self.assertSameBits(actual.coalesce(), use(a, b).coalesce())
-
-    def test_products(self):
-        a, b, c = matrix().to_sparse(), torch.rand(6, 3), torch.rand(4, 3)
-        there = a.to("hologram")
-        self.assertSameBits(torch.sparse.mm(there, b.hologram()), torch.sparse.mm(a, b))
-        self.assertSameBits(there @ b.hologram(), a @ b)
-        self.assertSameBits(
-            torch.sparse.addmm(c.hologram(), there, b.hologram(), beta=2.0),
-            torch.sparse.addmm(c, a, b, beta=2.0),
-        )
-        square = torch.sparse.mm(there, there.t())
-        self.assertTrue(square.is_sparse)
-        self.assertSameBits(square.to_dense(), torch.sparse.mm(a, a.t()).to_dense())
-        self.assertSameBits(torch.mv(there, b[:, 0].hologram()), torch.mv(a, b[:, 0]))
-
-    @parametrize("use", ["mm", "sum", "to_dense", "add", "softmax"])
-    def test_gradients(self, use):
-        values, weight = matrix(), torch.rand(6, 3)
-        gradients = {}
-        for device in ("cpu", "hologram"):
-            a = values.to_sparse().to(device).requires_grad_()
-            w = weight.to(device, copy=True).requires_grad_()
-            result = {
-                "mm": lambda a, w: torch.sparse.mm(a, w),
-                "sum": lambda a, w: torch.sparse.sum(a, 1).to_dense() * w.sum(),
-                "to_dense": lambda a, w: a.to_dense() @ w,
-                "add": lambda a, w: (a + a).to_dense() @ w,
-                "softmax": lambda a, w: torch.sparse.softmax(a, 1).to_dense() @ w,
-            }[use](a, w)
-            result.pow(2).sum().backward()
-            self.assertEqual(a.grad.device, a.device)
-            gradients[device] = (a.grad, w.grad)
-        (a, w), (there_a, there_w) = gradients["cpu"], gradients["hologram"]
-        self.assertEqual(there_a.layout, a.layout)
-        self.assertEqual(there_a.to_dense().cpu(), a.to_dense())
-        self.assertEqual(there_w.cpu(), w)
-
-    def test_gradient_through_the_factory_and_values(self):
-        gradients = []
-        for device in ("cpu", "hologram"):
-            values = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
-            made = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 1]], values, (2, 3), device=device)
-            made.coalesce().values().pow(2).sum().backward()
-            gradients.append(values.grad.cpu())
-        self.assertEqual(gradients[0], torch.tensor([2.0, 4.0, 6.0]))
-        self.assertEqual(gradients[1], gradients[0])
-
-    def test_embedding_with_sparse_gradient(self):
-        weights = []
-        for device in ("cpu", "hologram"):
-            torch.manual_seed(0)
-            embedding = nn.Embedding(5, 3, sparse=True).to(device)
-            optimizer = torch.optim.SparseAdam(embedding.parameters(), lr=0.1)
-            embedding(torch.tensor([1, 3, 1], device=device)).pow(2).sum().backward()
-            self.assertTrue(embedding.weight.grad.is_sparse)
-            self.assertEqual(embedding.weight.grad.device, embedding.weight.device)
-            optimizer.step()
-            weights.append(embedding.weight.detach().cpu())
-        self.assertEqual(weights[1], weights[0])
+            for device in ("cpu", "hologram"):
+                torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (3,), device=device)
+                with self.assertRaisesRegex(RuntimeError, "size is inconsistent|bounds"):
+                    torch.sparse_coo_tensor([[0, 7]], [1.0, 2.0], (3,), device=device)
 
 
-class TestCompressed(LayoutTestCase):
-    @parametrize("layout", list(COMPRESSED))
-    def test_there_and_back(self, layout):
-        dense = matrix()
-        plain = COMPRESSED[layout](dense)
-        there = plain.to("hologram")
-        self.assertTrue(there.is_hologram)
-        self.assertSameBits(there, plain)
-        self.assertSameBits(there.to_dense(), dense)
-        self.assertSameBits(COMPRESSED[layout](dense.hologram()), plain)
-        self.assertSameBits(there.clone(), plain)
-        self.assertSameBits(there.to_sparse(), plain.to_sparse())
+def compressed(layout: torch.layout) -> torch.Tensor:
+    dense = torch.zeros(4, 6)
+    dense[0, 1], dense[1, 4], dense[3, 0], dense[3, 5] = 1.0, -2.0, 3.0, 4.0
+    if layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return dense.to_sparse(layout=layout, blocksize=(2, 3))
+    return dense.to_sparse(layout=layout)
 
-    @parametrize("layout", list(COMPRESSED))
-    def test_members_share_memory(self, layout):
-        plain = COMPRESSED[layout](matrix())
-        there = plain.to("hologram")
-        for name in MEMBERS[layout]:
-            member = getattr(there, name)()
-            self.assertSameBits(member, getattr(plain, name)())
-            self.assertSharesMemory(member, getattr(there, name)())
-        there.values().mul_(2)
-        self.assertSameBits(there.to_dense(), plain.to_dense() * 2)
 
-    @parametrize("layout", list(COMPRESSED))
-    def test_factory(self, layout):
-        plain = COMPRESSED[layout](matrix())
-        compressed, indices, values = (getattr(plain, name)() for name in MEMBERS[layout])
-        factory = getattr(torch, f"sparse_{layout}_tensor")
-        made = factory(compressed.tolist(), indices.tolist(), values.tolist(), device="hologram")
-        self.assertSameBits(made, factory(compressed.tolist(), indices.tolist(), values.tolist()))
+ANY_COMPRESSED = {
+    "members": lambda x: members(x),
+    "to_dense": lambda x: x.to_dense(),
+    "to_sparse": lambda x: x.to_sparse(),
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "neg": lambda x: -x,
+    "mul": lambda x: x * 3,
+    "mul_": lambda x: x.mul_(3),
+    "abs": lambda x: x.abs(),
+    "sin": lambda x: x.sin(),
+    "sqrt_": lambda x: x.abs().sqrt_(),
+    "add": lambda x: x + x,
+    "sum": lambda x: x.sum(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "double": lambda x: x.double(),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "copy_": lambda x: x.clone().zero_().copy_(x),
+    "select": lambda x: x[3],
+    "mm": lambda x: x @ torch.arange(12.0, device=x.device).reshape(6, 2),
+    "mv": lambda x: x @ torch.arange(6.0, device=x.device),
+    "addmm": lambda x: torch.addmm(
+        torch.ones(4, 2, device=x.device), x, torch.ones(6, 2, device=x.device), alpha=2
+    ),
+    "mm, sparse": lambda x: x @ x.transpose(0, 1),
+    "mm, out": lambda x: torch.mm(
+        x, torch.ones(6, 2, device=x.device), out=torch.empty(4, 2, device=x.device)
+    ),
+    "linear": lambda x: torch.nn.functional.linear(torch.ones(3, 6, device=x.device), x),
+    "nnz": lambda x: x._nnz(),
+    "save": lambda x: round_trip(x),
+    "deepcopy": lambda x: copy.deepcopy(x),
+    "wrong": lambda x: x @ torch.ones(5, 2, device=x.device),
+}  # fmt: skip
 
-        device_values = values.hologram()
-        shared = factory(compressed.hologram(), indices.hologram(), device_values, plain.shape)
-        self.assertSharesMemory(shared.values(), device_values)
-        self.assertSameBits(shared, plain)
 
-        with torch.sparse.check_sparse_tensor_invariants():
-            with self.assertRaises(RuntimeError):
-                factory(compressed.hologram() - 1, indices.hologram(), device_values, plain.shape)
+class TestSparseCompressed(LayoutTestCase):
+    @parametrize("layout", COMPRESSED)
+    @parametrize("name", list(ANY_COMPRESSED))
+    def test_operator(self, layout, name):
+        self.check(ANY_COMPRESSED[name], compressed(layout))
 
-    @parametrize("layout", list(COMPRESSED))
-    def test_matmul(self, layout):
-        plain, right = COMPRESSED[layout](matrix()), torch.rand(6, 2)
-        if layout == "bsc":
-            # The CPU has no product of this layout, and neither has the device.
-            for a, b in ((plain, right), (plain.to("hologram"), right.hologram())):
-                with self.assertRaisesRegex(RuntimeError, "SparseBsc"):
-                    a @ b
-            return
-        there = plain.to("hologram")
-        self.assertSameBits(there @ right.hologram(), plain @ right)
-        self.assertSameBits(torch.mv(there, right[:, 0].hologram()), torch.mv(plain, right[:, 0]))
+    @parametrize("layout", COMPRESSED)
+    def test_conversions(self, layout):
+        for target in (*COMPRESSED, torch.sparse_coo):
+            blocks = (2, 2) if target in (torch.sparse_bsr, torch.sparse_bsc) else None
+            self.check(
+                lambda x, t=target, b=blocks: x.to_dense().to_sparse(layout=t, blocksize=b),
+                compressed(layout),
+            )
 
-    @parametrize("layout", ["csr", "csc"])
-    def test_in_place(self, layout):
-        plain = COMPRESSED[layout](matrix())
-        there = plain.to("hologram")
-        values = there.values()
-        there.mul_(2.0)
-        self.assertSharesMemory(there.values(), values)
-        self.assertSameBits(there, plain.mul_(2.0))
-        there.copy_(COMPRESSED[layout](plain.to_dense() * 3))
-        self.assertSameBits(there, plain * 3)
+    def test_making(self):
+        for function in (
+            lambda v: torch.sparse_csr_tensor([0, 1, 2], [1, 0], v, (2, 2), device=v.device),
+            lambda v: torch.sparse_csc_tensor([0, 1, 2], [1, 0], v, (2, 2), device=v.device),
+            lambda v: torch.sparse_bsr_tensor([0, 1], [0], v.view(1, 1, 2), (1, 2), device=v.device),
+            lambda v: torch.sparse_compressed_tensor(
+                torch.tensor([0, 2], device=v.device),
+                torch.tensor([0, 1], device=v.device),
+                v,
+                (1, 2),
+                layout=torch.sparse_csr,
+            ),
+            lambda v: torch.zeros(2, 3, layout=torch.sparse_csr, device=v.device),
+            lambda v: torch.empty(2, 3, layout=torch.sparse_csr, device=v.device)._nnz(),
+        ):
+            self.check(function, torch.tensor([1.0, 2.0]))
 
-    @parametrize("layout", ["csr", "csc"])
-    def test_gradient_of_matmul(self, layout):
-        dense, right = matrix(), torch.rand(6, 2)
-        gradients = []
-        for device in ("cpu", "hologram"):
-            a = COMPRESSED[layout](dense).to(device)
-            b = right.to(device, copy=True).requires_grad_()
-            (a @ b).pow(2).sum().backward()
-            self.assertEqual(b.grad.device, b.device)
-            gradients.append(b.grad.cpu())
-        self.assertEqual(gradients[1], gradients[0])
-        reference = right.clone().requires_grad_()
-        (dense @ reference).pow(2).sum().backward()
-        self.assertEqual(gradients[1], reference.grad)
+    def test_no_copies(self):
+        x = compressed(torch.sparse_csr).hologram()
+        alias = torch.hologram.alias_as_cpu(x)
+        for mine, other in zip(members(x), members(alias), strict=True):
+            self.assertEqual(mine.data_ptr(), other.data_ptr())
+        x.values().mul_(2)
+        self.assertEqual(alias.to_dense(), compressed(torch.sparse_csr).to_dense() * 2)
 
-    @parametrize("reduce", ["sum", "mean", "amax", "amin"])
-    def test_reducing_product(self, reduce):
-        dense, right = matrix(), torch.rand(6, 3)
-        results = []
-        for device in ("cpu", "hologram"):
-            a = dense.to_sparse_csr().to(device).requires_grad_()
-            b = right.to(device, copy=True).requires_grad_()
-            result = torch.sparse.mm(a, b, reduce)
-            result.pow(2).sum().backward()
-            self.assertEqual(a.grad.layout, torch.sparse_csr)
-            self.assertEqual((a.grad.device, b.grad.device), (a.device, a.device))
-            results.append([x.detach().cpu() for x in (result, a.grad.values(), b.grad)])
-        for expected, actual in zip(*results, strict=True):
-            self.assertEqual(actual, expected, rtol=0, atol=0)
+    def test_gradients(self):
+        def gradients(values, dense):
+            values, dense = (t.detach().requires_grad_() for t in (values, dense))
+            x = torch.sparse_csr_tensor(
+                torch.tensor([0, 1, 3], device=values.device),
+                torch.tensor([2, 0, 2], device=values.device),
+                values,
+                (2, 3),
+            )
+            (x @ dense).sin().sum().backward()
+            return values.grad, dense.grad
+
+        self.check(gradients, torch.tensor([1.0, 2.0, 3.0]), torch.rand(3, 2))
 
     def test_sampled_addmm(self):
-        plain, a, b = matrix().to_sparse_csr(), torch.rand(4, 5), torch.rand(5, 6)
-        self.assertSameBits(
-            torch.sparse.sampled_addmm(plain.to("hologram"), a.hologram(), b.hologram()),
-            torch.sparse.sampled_addmm(plain, a, b),
+        self.check(
+            lambda x: torch.sparse.sampled_addmm(
+                x, torch.ones(4, 3, device=x.device), torch.ones(3, 6, device=x.device)
+            ),
+            compressed(torch.sparse_csr),
         )
+
+    def test_batches(self):
+        x = torch.stack([compressed(torch.sparse_csr).to_dense()] * 2).to_sparse_csr()
+        self.check(lambda x: (x.to_dense(), x * 2, members(x)), x)
+
+
+QUANTIZED = {
+    "dequantize": lambda q: q.dequantize(),
+    "int_repr": lambda q: q.int_repr(),
+    "parameters": lambda q: (
+        (q.q_scale(), q.q_zero_point())
+        if q.qscheme() == torch.per_tensor_affine
+        else (q.q_per_channel_scales().cpu(), q.q_per_channel_axis())
+    ),
+    "clone": lambda q: q.clone(),
+    "view": lambda q: q.view(4, 3),
+    "transpose": lambda q: q.transpose(0, 1).int_repr(),
+    "slice": lambda q: q[:, 1:].int_repr(),
+    "contiguous": lambda q: q.transpose(0, 1).contiguous().int_repr(),
+    "reshape": lambda q: q.reshape(-1),
+    "copy_": lambda q: torch.empty_like(q).copy_(q),
+    "copy_ from float": lambda q: q.clone().copy_(torch.full((3, 4), 0.3, device=q.device)),
+    "fill_": lambda q: q.clone().fill_(0.4),
+    "relu": lambda q: torch.relu(q),
+    "max": lambda q: q.max(),
+    "sort": lambda q: q.sort().values,
+    "cat": lambda q: torch.cat([q, q]),
+    "mean": lambda q: q.mean(),
+    "clamp": lambda q: q.clamp(-0.2, 0.5),
+    "eq": lambda q: q == q,
+    "index_select": lambda q: q.index_select(0, torch.tensor([2, 0], device=q.device)),
+    "max_pool": lambda q: torch.max_pool2d(q[None, None], 2),
+    "interpolate": lambda q: torch.nn.functional.interpolate(q[None, None], scale_factor=2),
+    "add": lambda q: torch.ops.quantized.add(q, q, 0.1, 3),
+    "mul": lambda q: torch.ops.quantized.mul(q, q, 0.1, 3),
+    "sigmoid": lambda q: torch.sigmoid(q),
+    "save": lambda q: round_trip(q),
+    "deepcopy": lambda q: copy.deepcopy(q),
+    "set_data_type": lambda q: q.dequantize().double(),
+    "plain add": lambda q: q + q,
+}  # fmt: skip
+
+
+def quantize(dtype: torch.dtype) -> torch.Tensor:
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    return torch.quantize_per_tensor(x, 0.1, 0 if dtype == torch.qint32 else 10, dtype)
 
 
 class TestQuantized(LayoutTestCase):
-    def quantized(self, scheme: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same quantized (3, 4) matrix on the CPU and, quantized there, on the device."""
-        x = torch.rand(3, 4) * 4 - 2
-        made = []
-        for device in ("cpu", "hologram"):
-            y = x.to(device)
-            if scheme == "tensor":
-                made.append(torch.quantize_per_tensor(y, 0.05, 20, dtype))
-            else:
-                scales = torch.tensor([0.05, 0.1, 0.02], dtype=torch.float64, device=device)
-                zeros = torch.tensor([20, 0, 5], device=device)
-                made.append(torch.quantize_per_channel(y, scales, zeros, 0, dtype))
-        return made[0], made[1]
-
+    @parametrize("name", list(QUANTIZED))
     @parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32])
-    @parametrize("scheme", ["tensor", "channel"])
-    def test_quantize(self, scheme, dtype):
-        plain, there = self.quantized(scheme, dtype)
-        self.assertTrue(there.is_quantized and there.is_hologram)
-        self.assertEqual((there.dtype, there.qscheme()), (plain.dtype, plain.qscheme()))
-        self.assertSameBits(there.int_repr(), plain.int_repr())
-        self.assertSameBits(there.dequantize(), plain.dequantize())
-        if scheme == "tensor":
-            self.assertEqual((there.q_scale(), there.q_zero_point()), (0.05, 20))
-        else:
-            self.assertEqual(there.q_per_channel_axis(), 0)
-            self.assertSameBits(there.q_per_channel_scales(), plain.q_per_channel_scales())
-            self.assertSameBits(
-                there.q_per_channel_zero_points(), plain.q_per_channel_zero_points()
-            )
+    def test_per_tensor(self, name, dtype):
+        self.check(QUANTIZED[name], quantize(dtype))
 
-    @parametrize("scheme", ["tensor", "channel"])
-    def test_to_the_cpu(self, scheme):
-        plain, there = self.quantized(scheme, torch.qint8)
-        back = there.cpu()
-        self.assertTrue(back.is_cpu and back.is_quantized)
-        self.assertEqual(back.qscheme(), plain.qscheme())
-        self.assertEqual(back.int_repr(), plain.int_repr())
-        self.assertEqual(back.dequantize(), plain.dequantize(), rtol=0, atol=0)
-
-    @parametrize("scheme", ["tensor", "channel"])
-    def test_from_the_cpu(self, scheme):
-        plain, _ = self.quantized(scheme, torch.qint8)
-        there = plain.to("hologram")
-        self.assertTrue(there.is_hologram and there.is_quantized)
-        self.assertEqual(there.qscheme(), plain.qscheme())
-        self.assertSameBits(there.int_repr(), plain.int_repr())
-        self.assertSameBits(there.dequantize(), plain.dequantize())
-
-    @parametrize("scheme", ["tensor", "channel"])
-    def test_clone_is_independent(self, scheme):
-        plain, there = self.quantized(scheme, torch.quint8)
-        other = there.clone()
-        self.assertNotEqual(other.data_ptr(), there.data_ptr())
-        self.assertSameBits(other.dequantize(), plain.dequantize())
-
-    def test_copy(self):
-        plain, there = self.quantized("tensor", torch.quint8)
-        target = torch.quantize_per_tensor(
-            torch.zeros(3, 4, device="hologram"), 1.0, 0, torch.quint8
+    @parametrize(
+        "name", ["dequantize", "int_repr", "parameters", "clone", "copy_", "save", "deepcopy"]
+    )
+    def test_per_channel(self, name):
+        x = torch.linspace(-1, 1, 12).reshape(3, 4)
+        quantized = torch.quantize_per_channel(
+            x, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 2]), 0, torch.qint8
         )
-        for source in (there, plain):
-            target.copy_(source)
-            self.assertEqual((target.q_scale(), target.q_zero_point()), (0.05, 20))
-            self.assertSameBits(target.int_repr(), plain.int_repr())
-        x = torch.rand(3, 4)
-        target.copy_(x.hologram())
-        self.assertSameBits(
-            target.int_repr(), torch.quantize_per_tensor(x, 0.05, 20, torch.quint8).int_repr()
-        )
+        self.check(QUANTIZED[name], quantized)
 
-    def test_views_share_memory(self):
-        plain, there = self.quantized("tensor", torch.quint8)
-        self.assertEqual(there[1].data_ptr(), there.data_ptr() + 4)
-        self.assertSameBits(there.t().dequantize(), plain.t().dequantize())
-        self.assertSameBits(there.reshape(2, 6).int_repr(), plain.reshape(2, 6).int_repr())
-
-    def test_operators(self):
-        plain, there = self.quantized("tensor", torch.quint8)
-        for use in (
-            lambda q: torch.relu(q),
-            lambda q: torch.cat([q, q]),
-            lambda q: torch.nn.functional.max_pool2d(q[None], 2),
+    def test_quantizing(self):
+        for function in (
+            lambda x: torch.quantize_per_tensor(x, 0.1, 2, torch.quint8),
+            lambda x: torch.quantize_per_tensor(
+                x, torch.tensor(0.1, device=x.device), torch.tensor(2, device=x.device), torch.qint8
+            ),
+            lambda x: torch.quantize_per_tensor_dynamic(x, torch.quint8, False),
+            lambda x: torch.quantize_per_channel(
+                x,
+                torch.tensor([0.1, 0.2, 0.3], device=x.device),
+                torch.tensor([0, 1, 2], device=x.device),
+                0,
+                torch.qint8,
+            ),
+            lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 2, 0, 255),
+            lambda x: torch._make_per_tensor_quantized_tensor(x.to(torch.uint8), 0.5, 1),
+            lambda x: torch._empty_affine_quantized(
+                (3, 4), scale=0.1, zero_point=2, dtype=torch.quint8, device=x.device
+            ).copy_(x),
+            lambda x: torch.quantize_per_tensor(x, 0.1, 2, torch.quint8).dequantize() * 2,
         ):
-            actual = use(there)
-            self.assertTrue(actual.is_quantized and actual.is_hologram)
-            self.assertSameBits(actual.dequantize(), use(plain).dequantize())
-        self.assertEqual(str(there).splitlines()[0], str(plain).splitlines()[0])
+            self.check(function, torch.linspace(-1, 1, 12).reshape(3, 4))
 
-    def test_fake_quantize_gradient(self):
-        values = torch.rand(3, 4) * 4 - 2
-        gradients = []
-        for device in ("cpu", "hologram"):
-            x = values.to(device, copy=True).requires_grad_()
-            torch.fake_quantize_per_tensor_affine(x, 0.01, 0, -100, 100).pow(2).sum().backward()
-            gradients.append(x.grad.cpu())
-        self.assertEqual(gradients[1], gradients[0], rtol=0, atol=0)
-        self.assertTrue((gradients[0] == 0).any(), "no value was outside of the range")
+    def test_no_copies(self):
+        q = torch.quantize_per_tensor(torch.ones(4, device="hologram"), 0.5, 1, torch.qint8)
+        alias = torch.hologram.alias_as_cpu(q)
+        self.assertEqual(alias.data_ptr(), q.data_ptr())
+        self.assertEqual((alias.q_scale(), alias.q_zero_point()), (0.5, 1))
+        self.assertEqual(alias.int_repr(), torch.full((4,), 3, dtype=torch.int8))
+
+    def test_fake_quantized_training(self):
+        def train(x):
+            layer = torch.nn.Linear(4, 2)
+            torch.nn.init.constant_(layer.weight, 0.3)
+            torch.nn.init.zeros_(layer.bias)
+            layer = layer.to(x.device)
+            observer = torch.ao.quantization.FakeQuantize(quant_min=0, quant_max=255).to(x.device)
+            out = layer(observer(x))
+            out.sum().backward()
+            return out.detach(), layer.weight.grad, observer.scale
+
+        self.check(train, torch.linspace(-1, 1, 12).reshape(3, 4))
 
 
-class TestNested(HologramTestCase):
-    LAYOUTS = (torch.strided, torch.jagged)
-
-    def parts(self) -> list[torch.Tensor]:
-        return [torch.rand(length, 3) for length in (2, 4, 1)]
-
-    def assertSameParts(self, nested, expected):
-        self.assertTrue(nested.is_nested)
-        self.assertEqual(nested.device.type, "hologram")
-        actual = nested.unbind()
-        self.assertEqual(len(actual), len(expected))
-        for part, plain in zip(actual, expected, strict=True):
-            self.assertEqual(part.device.type, "hologram")
-            self.assertEqual(part.cpu(), plain)
-
-    @parametrize("layout", LAYOUTS)
-    def test_from_the_cpu(self, layout):
-        parts = self.parts()
-        plain = torch.nested.nested_tensor(parts, layout=layout)
-        there = plain.to("hologram")
-        self.assertEqual(there.layout, layout)
-        self.assertSameParts(there, parts)
-
-    @parametrize("layout", LAYOUTS)
-    def test_to_the_cpu(self, layout):
-        parts = self.parts()
-        back = torch.nested.nested_tensor(parts, layout=layout, device="hologram").cpu()
-        self.assertTrue(back.is_nested and back.is_cpu)
-        for part, plain in zip(back.unbind(), parts, strict=True):
-            self.assertTrue(part.is_cpu)
-            self.assertEqual(part, plain)
-
-    @parametrize("layout", LAYOUTS)
-    def test_factories(self, layout):
-        parts = self.parts()
-        self.assertSameParts(
-            torch.nested.nested_tensor(parts, layout=layout, device="hologram"), parts
-        )
-        device_parts = [part.hologram() for part in parts]
-        self.assertSameParts(torch.nested.as_nested_tensor(device_parts, layout=layout), parts)
-
-    @parametrize("layout", LAYOUTS)
-    def test_to_padded_tensor(self, layout):
-        parts = self.parts()
-        there = torch.nested.nested_tensor(parts, layout=layout, device="hologram")
-        padded = there.to_padded_tensor(-1.0)
-        self.assertEqual(padded.device.type, "hologram")
-        self.assertEqual(
-            padded.cpu(),
-            torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=-1.0),
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor(
+            [torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(4, 3) - 5]
         )
 
-    @parametrize("layout", LAYOUTS)
-    def test_unbind_shares_memory(self, layout):
-        parts = self.parts()
-        there = torch.nested.nested_tensor(parts, layout=layout, device="hologram")
-        there.unbind()[1].zero_()
-        parts[1].zero_()
-        self.assertSameParts(there, parts)
 
-    @parametrize("layout", LAYOUTS)
-    def test_linear(self, layout):
-        parts, linear = self.parts(), nn.Linear(3, 2)
-        expected = [linear(part) for part in parts]
-        torch.cat(expected).pow(2).sum().backward()
-        gradients = [parameter.grad.clone() for parameter in linear.parameters()]
-        linear.zero_grad()
-
-        linear.hologram()
-        there = torch.nested.nested_tensor(parts, layout=layout, device="hologram")
-        result = linear(there)
-        self.assertSameParts(result, expected)
-        torch.cat(result.unbind()).pow(2).sum().backward()
-        for parameter, gradient in zip(linear.parameters(), gradients, strict=True):
-            self.assertEqual(parameter.grad.cpu(), gradient)
-
-    @parametrize("layout", LAYOUTS)
-    def test_operators(self, layout):
-        parts = self.parts()
-        there = torch.nested.nested_tensor(parts, layout=layout, device="hologram")
-        self.assertSameParts(there + there, [part + part for part in parts])
-        self.assertSameParts(there.relu(), [part.relu() for part in parts])
-        self.assertSameParts(torch.softmax(there, -1), [part.softmax(-1) for part in parts])
-        self.assertSameParts(there.clone(), parts)
-
-    @parametrize("layout", LAYOUTS)
-    def test_gradient_of_the_parts(self, layout):
-        parts = [part.hologram().requires_grad_() for part in self.parts()]
-        nested = torch.nested.as_nested_tensor(parts, layout=layout)
-        nested.to_padded_tensor(0.0).pow(2).sum().backward()
-        for part in parts:
-            self.assertEqual(part.grad, 2 * part.detach())
+NESTED = {
+    "unbind": lambda n: n.unbind(),
+    "to_padded": lambda n: torch.nested.to_padded_tensor(n, -1.0),
+    "size": lambda n: (n.size(0), n.size(2), n.dim(), n.numel()),
+    "clone": lambda n: n.clone(),
+    "neg": lambda n: -n,
+    "add": lambda n: n + n,
+    "mul": lambda n: n * 2,
+    "mul_": lambda n: n.mul_(2),
+    "relu": lambda n: torch.relu(n),
+    "gelu": lambda n: torch.nn.functional.gelu(n),
+    "tanh_": lambda n: torch.tanh_(n),
+    "softmax": lambda n: torch.softmax(n, -1),
+    "layer_norm": lambda n: torch.nn.functional.layer_norm(n, (3,)),
+    "linear": lambda n: torch.nn.functional.linear(
+        n, torch.ones(2, 3, device=n.device), torch.ones(2, device=n.device)
+    ),
+    "bmm": lambda n: torch.bmm(n, n.transpose(1, 2)),
+    "matmul": lambda n: n @ n.transpose(-1, -2),
+    "select": lambda n: n[1],
+    "dropout": lambda n: torch.nn.functional.dropout(n, 0.0),
+    "sum": lambda n: n.sum(-1, keepdim=True),
+    "values": lambda n: n.values(),
+    "detach": lambda n: n.detach(),
+    "zeros_like": lambda n: torch.zeros_like(n),
+    "fill_": lambda n: n.clone().fill_(3),
+    "double": lambda n: n.double(),
+    "chunk": lambda n: n.chunk(3, -1),
+    "deepcopy": lambda n: copy.deepcopy(n),
+    "as_nested": lambda n: torch.nested.as_nested_tensor(list(n.unbind())),
+    "wrong": lambda n: n + torch.ones(7, 7, device=n.device),
+}  # fmt: skip
 
 
-class TestTransformerFastPath(HologramTestCase):
-    @parametrize("norm_first", [False, True])
-    @parametrize("padding", [False, True])
-    def test_encoder(self, padding, norm_first):
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
-        x = torch.rand(3, 5, 8)
-        mask = torch.arange(5) >= torch.tensor([[5], [3], [1]]) if padding else None
-        with torch.no_grad():
-            expected = encoder(x, src_key_padding_mask=mask)
-            encoder.hologram()
-            with torch.profiler.profile() as profile:
-                actual = encoder(
-                    x.hologram(), src_key_padding_mask=None if mask is None else mask.hologram()
-                )
-        self.assertIn(
-            "aten::_transformer_encoder_layer_fwd", {event.key for event in profile.key_averages()}
-        )
-        self.assertEqual(actual.device.type, "hologram")
-        self.assertEqual(actual.cpu(), expected)
+class TestNested(LayoutTestCase):
+    @parametrize("name", list(NESTED))
+    def test_operator(self, name):
+        self.check(NESTED[name], nested())
 
-        # The slow path, taken for its gradients, computes the same.
-        slow = encoder(
-            x.hologram().requires_grad_(),
-            src_key_padding_mask=None if mask is None else mask.hologram(),
-        )
-        keep = torch.ones(3, 5, dtype=torch.bool) if mask is None else ~mask
-        self.assertEqual(slow.cpu()[keep], expected[keep])
+    def test_making(self):
+        for function in (
+            lambda x: torch.nested.nested_tensor([x, x[:1]], device=x.device),
+            lambda x: torch.nested.nested_tensor([[1.0], [2.0, 3.0]], device=x.device),
+            lambda x: torch.nested.as_nested_tensor([x, x[:1]]),
+            lambda x: torch._nested_tensor_from_mask(
+                x[None], torch.tensor([[True, True, False]], device=x.device)
+            ),
+            lambda x: torch._nested_from_padded(x[None], torch.tensor([[2, 4]])),
+        ):
+            self.check(function, torch.arange(12.0).reshape(3, 4))
+
+    def test_gradients(self):
+        def gradients(x, weight):
+            x, weight = (t.detach().requires_grad_() for t in (x, weight))
+            n = torch.nested.as_nested_tensor([x, x[:2] * 3])
+            out = torch.nn.functional.linear(n, weight)
+            torch.nested.to_padded_tensor(out, 0.0).sin().sum().backward()
+            return x.grad, weight.grad
+
+        self.check(gradients, torch.rand(3, 4), torch.rand(2, 4))
+
+    def test_no_copies(self):
+        n = nested().hologram()
+        alias = torch.hologram.alias_as_cpu(n)
+        n.mul_(2)
+        for mine, other, plain in zip(n.unbind(), alias.unbind(), nested().unbind(), strict=True):
+            self.assertEqual(mine.data_ptr(), other.data_ptr())
+            self.assertEqual(other, plain * 2)
+
+    def test_jagged(self):
+        def use(x, weight):
+            x, weight = (t.detach().requires_grad_() for t in (x, weight))
+            n = torch.nested.as_nested_tensor([x, x[:2] * 3], layout=torch.jagged)
+            out = torch.nn.functional.linear(n, weight).sin() * 2
+            out.values().sum().backward()
+            return [*out.detach().unbind(), x.grad, weight.grad, n.offsets()]
+
+        self.check(use, torch.rand(3, 4), torch.rand(2, 4))
+
+    def test_jagged_operators(self):
+        for function in (
+            lambda n: n.to_padded_tensor(0.0),
+            lambda n: list((n + n).unbind()),
+            lambda n: n.sum(-1).values(),
+            lambda n: n.sum(1),
+            lambda n: torch.softmax(n, -1).values(),
+            lambda n: torch.nn.functional.layer_norm(n, (4,)).values(),
+            lambda n: list(n.transpose(1, 2).unbind()),
+        ):
+
+            def use(x, function=function):
+                return function(torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged, device=x.device))
+
+            self.check(use, torch.arange(12.0).reshape(3, 4))
+
+    def test_transformer_fast_path(self):
+        """The encoder packs a padded batch into a nested tensor and runs one fused kernel."""
+
+        def encode(x, mask):
+            torch.manual_seed(0)
+            layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            model = torch.nn.TransformerEncoder(layer, 2).eval().to(x.device)
+            with torch.no_grad():
+                return model(x, src_key_padding_mask=mask)
+
+        mask = torch.tensor([[False, False, True], [False, False, False]])
+        torch.manual_seed(1)
+        self.check(encode, torch.rand(2, 3, 8), mask)
 
 
-instantiate_parametrized_tests(TestCoo)
-instantiate_parametrized_tests(TestCompressed)
-instantiate_parametrized_tests(TestQuantized)
-instantiate_parametrized_tests(TestNested)
-instantiate_parametrized_tests(TestTransformerFastPath)
+class TestUnsupported(LayoutTestCase):
+    def test_mkldnn(self):
+        with self.assertRaisesRegex((RuntimeError, NotImplementedError), "(?i)mkldnn"):
+            torch.ones(2, 2, device="hologram").to_mkldnn()
+
+    def test_names_of_operators_without_a_kernel(self):
+        x = coo("hologram")
+        with self.assertRaisesRegex(NotImplementedError, "aten::erfinv|aten::cholesky|Sparse"):
+            torch.linalg.cholesky(x)
+
+
+for case in (TestSparseCoo, TestSparseCompressed, TestQuantized, TestNested):
+    instantiate_parametrized_tests(case)
 
 if __name__ == "__main__":
     run_tests()

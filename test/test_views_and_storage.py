@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import warnings
 
 import numpy
 import torch
@@ -73,11 +74,17 @@ VIEWS = {
 }
 
 
+SHARES_ELEMENTS = ("expand", "broadcast_to", "unfold", "as_strided")
+SEVERAL_OUTPUTS = ("split", "split, sizes", "chunk", "tensor_split", "hsplit", "unbind")
+
+
 def base_for(name: str, device: str) -> torch.Tensor:
     x = torch.arange(24.0).reshape(2, 3, 4)
-    if VIEWS[name][0] is REAL:
-        return (x[..., :2].contiguous() if name == "view_as_complex" else x).to(device)
-    return torch.complex(x, x.flip(0) + 0.5).to(device)
+    if VIEWS[name][0] is COMPLEX:
+        x = torch.complex(x, x.flip(0) + 0.5)
+    elif name == "view_as_complex":
+        x = x[..., :2]
+    return x.clone(memory_format=torch.contiguous_format).to(device)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -107,7 +114,9 @@ class TestViews(HologramTestCase):
         ):
             self.assertEqual(getattr(view, fact)(), getattr(expected, fact)(), msg=fact)
         self.assertEqual(view.dtype, expected.dtype)
-        self.assertEqual(view.data_ptr() - base.data_ptr(), expected.data_ptr() - plain.data_ptr())
+        if view.numel():  # the address of no element is null
+            offset = expected.data_ptr() - plain.data_ptr()
+            self.assertEqual(view.data_ptr() - base.data_ptr(), offset)
         self.assertEqual(view.cpu(), expected)
 
     @parametrize("name", list(VIEWS))
@@ -118,8 +127,8 @@ class TestViews(HologramTestCase):
         def written(device):
             base = base_for(name, device)
             view = VIEWS[name][1](base)
-            if name in ("expand", "broadcast_to", "unfold", "as_strided"):
-                view = view.select(0, 0)  # elements that share memory are not to be written
+            if name in SHARES_ELEMENTS:
+                view = view.select(1 if name == "expand" else 0, 0)
             if native:
                 view.zero_()
             elif view.dtype.is_complex or view.dtype.is_floating_point:
@@ -142,7 +151,7 @@ class TestViews(HologramTestCase):
             view = VIEWS[name][1](leaf * 1)
             if not (view.dtype.is_floating_point or view.dtype.is_complex):
                 return None
-            if name not in ("expand", "broadcast_to", "unfold", "as_strided", "detach"):
+            if name not in (*SHARES_ELEMENTS, *SEVERAL_OUTPUTS, "detach"):
                 view.mul_(2)
             if not view.requires_grad:
                 return None
@@ -181,7 +190,12 @@ class TestViews(HologramTestCase):
         x = torch.rand(3, 4, device="hologram")
         self.assertIs(x.contiguous(), x)
         self.assertEqual(storage_of(x.reshape(4, 3)), storage_of(x))
-        for copied in (x.t().contiguous(), x.t().reshape(12), x.clone(), x[0].expand(2, 4).flatten()):
+        for copied in (
+            x.t().contiguous(),
+            x.t().reshape(12),
+            x.clone(),
+            x[0].expand(2, 4).flatten(),
+        ):
             self.assertNotEqual(storage_of(copied), storage_of(x))
 
     def test_to_and_cpu_copy_only_when_they_must(self):
@@ -217,7 +231,7 @@ class TestAliases(HologramTestCase):
         return alias
 
     def test_no_result_is_copied(self):
-        """Results of factories, native and delegated operators: the CPU's bytes are the device's."""
+        """Factories, native and delegated operators: the CPU's bytes are the device's."""
         x = torch.rand(40, 40, device="hologram")
         torch.hologram.reset_fallback_report()
         results = [
@@ -242,8 +256,9 @@ class TestAliases(HologramTestCase):
             self.assertEqual(result.device.type, "hologram")
             alias = self.alias(result)
             if alias.numel():
-                alias.flatten()[0] = 1
-                self.assertEqual(result.flatten()[0].item(), 1)
+                first = (0,) * alias.dim()
+                alias[first] = 1
+                self.assertEqual(result[first].item(), 1)
         self.assertEqual(torch.hologram.fallback_report().calls("copied"), 0)
 
     def test_one_twin_per_storage(self):
@@ -328,7 +343,8 @@ class TestOutGrows(HologramTestCase):
             out = torch.zeros(start, device=device)
             storage, whole = storage_of(out), out.untyped_storage()
             view = out[:1]
-            with self.ignore_warnings():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that out= is resized
                 operator(x, out)
             self.assertEqual(storage_of(out), storage)
             self.assertEqual(out.data_ptr(), whole.data_ptr())
@@ -336,7 +352,7 @@ class TestOutGrows(HologramTestCase):
                 # The view looks at the storage's new bytes.
                 self.assertEqual(view.data_ptr(), out.data_ptr())
                 self.assertEqual(view[0].item(), out.flatten()[0].item())
-            states[device] = [out.cpu(), torch.tensor(whole.nbytes()), out.stride()]
+            states[device] = [out.to("cpu", copy=True), whole.nbytes(), out.stride()]
             # Everything goes on over the new bytes.
             out.mul_(2).sqrt_()
             states[device] += [out.cpu(), out.nan_to_num().sum().cpu()]
@@ -345,17 +361,6 @@ class TestOutGrows(HologramTestCase):
                 self.assertEqual(alias.data_ptr(), out.data_ptr())
                 self.assertEqual(alias.untyped_storage().nbytes(), whole.nbytes())
         self.assertEqual(states["hologram"], states["cpu"], rtol=0, atol=0)
-
-    def ignore_warnings(self):
-        import warnings
-
-        context = warnings.catch_warnings()
-        context.__enter__()
-        warnings.simplefilter("ignore")
-        self.addCleanup(context.__exit__, None, None, None)
-        import contextlib
-
-        return contextlib.nullcontext()
 
     def test_growing_many_times(self):
         out = torch.empty(0, device="hologram")
@@ -368,20 +373,45 @@ class TestOutGrows(HologramTestCase):
         del out
         self.assertEqual(torch.hologram.memory_allocated(), before)
 
-    def test_foreign_memory_grows_into_memory_of_ours(self):
+    def test_foreign_memory_does_not_grow(self):
         memory = numpy.zeros(4, dtype=numpy.float32)
         plain = torch.from_numpy(memory)
         out = torch.hologram.alias_from_cpu(plain)
         torch.arange(3, out=out.resize_(3))
         self.assertEqual(memory.tolist(), [0, 1, 2, 0])
-        for device in ("cpu", "hologram"):
-            numpy_memory = torch.from_numpy(numpy.zeros(4, dtype=numpy.float32))
-            out = numpy_memory if device == "cpu" else torch.hologram.alias_from_cpu(numpy_memory)
-            with self.assertRaisesRegex(RuntimeError, "not resizable"):
-                out.resize_(100)
+        for grow in (
+            lambda: out.resize_(100),
+            lambda: torch.arange(100, out=out),
+            lambda: torch.sort(
+                torch.rand(100).hologram(), out=(out, torch.ones(0).long().hologram())
+            ),
+        ):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that out= is resized
+                with self.assertRaisesRegex(RuntimeError, "not resizable"):
+                    grow()
+            # torch's CPU tensors keep the new size here, beyond their memory.
+            self.assertEqual(out.shape, (3,))
+        self.assertEqual(out.cpu(), torch.arange(3.0))
+
+    def test_too_large_to_grow(self):
+        out = torch.ones(3, device="hologram")
+        for grow in (
+            lambda: out.resize_(1 << 50),
+            lambda: torch.cat([out[:1].expand(1 << 50)], out=out),
+            lambda: out.untyped_storage().resize_(1 << 50),
+        ):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that out= is resized
+                with self.assertRaises(RuntimeError):
+                    grow()
+            self.assertEqual((out.shape, out.untyped_storage().nbytes()), ((3,), 12))
+        self.assertEqual(out.sum().item(), 3)
 
     def test_integer_out_grows(self):
-        out, index = (torch.empty(0, dtype=dtype, device="hologram") for dtype in (REAL, torch.long))
+        out, index = (
+            torch.empty(0, dtype=dtype, device="hologram") for dtype in (REAL, torch.long)
+        )
         x = torch.rand(30, 7, device="hologram")
         values, indices = torch.max(x, 1, out=(out, index))
         self.assertIs(values, out)
@@ -422,7 +452,7 @@ class TestResize(HologramTestCase):
         kept, before = x.detach().cpu(), torch.hologram.memory_allocated()
         for _ in range(3):
             x.untyped_storage().resize_(0)
-            self.assertEqual(before - torch.hologram.memory_allocated(), 400_000, atol=4096, rtol=0)
+            self.assertGreaterEqual(before - torch.hologram.memory_allocated(), 400_000)
             x.untyped_storage().resize_(400_000)
             with torch.no_grad():
                 x.copy_(kept)
@@ -472,8 +502,10 @@ class TestResize(HologramTestCase):
         for device in ("cpu", "hologram"):
             with self.assertRaisesRegex(RuntimeError, "cannot resize variables that require grad"):
                 torch.ones(2, device=device, requires_grad=True).resize_(3)
-            with self.assertRaisesRegex(RuntimeError, "negative dimension"):
-                torch.ones(2, device=device).resize_(-1)
+            with self.assertRaisesRegex(RuntimeError, "not resizable"):
+                plain = torch.from_numpy(numpy.zeros(3))
+                here = plain if device == "cpu" else torch.hologram.alias_from_cpu(plain)
+                here.untyped_storage().resize_(100)
 
     def test_deterministic_fill(self):
         self.addCleanup(torch.use_deterministic_algorithms, False)
@@ -502,12 +534,13 @@ class TestSet(HologramTestCase):
             x = torch.empty(0, device=device)
             x.set_(source.untyped_storage(), 2, (2, 3), (5, 1))
             self.assertEqual(storage_of(x), storage_of(source))
-            x.mul_(-1)
             y = torch.empty(0, device=device).set_(source)
             z = torch.empty(0, device=device).set_(source[3:].view(3, 3).t())
             w = torch.empty(0, device=device).set_(source.untyped_storage())
             e = torch.ones(3, device=device).set_()
-            states[device] = [(t.cpu(), t.stride(), t.storage_offset()) for t in (x, y, z, w, e)]
+            states[device] = [
+                (t.to("cpu", copy=True), t.stride(), t.storage_offset()) for t in (x, y, z, w, e)
+            ]
             z.cos_()
             states[device].append(source.cpu())
         self.assertEqual(states["hologram"], states["cpu"])
@@ -593,7 +626,9 @@ class TestStorage(HologramTestCase):
 class TestLarge(HologramTestCase):
     def test_offsets_beyond_32_bits(self):
         n = 2**31 + 100
-        x = torch.empty(n, dtype=torch.uint8, device="hologram")  # pages nobody touches cost nothing
+        x = torch.empty(
+            n, dtype=torch.uint8, device="hologram"
+        )  # pages nobody touches cost nothing
         tail = x[-10:]
         tail.copy_(torch.arange(10, dtype=torch.uint8))
         self.assertEqual(tail.storage_offset(), n - 10)

@@ -1,5 +1,6 @@
 #include "aten/alias.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
@@ -185,7 +186,11 @@ void AliasFrame::write_back() {
     adopt_twin_bytes(tensor.storage());
     if (C10_UNLIKELY(to->sizes() != from->sizes() || to->strides() != from->strides() ||
                      to->storage_offset() != from->storage_offset())) {
-      to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+      // torch changes the size first and then fails to find the memory.
+      if (at::detail::computeStorageNbytes(from->sizes(), from->strides(), from->itemsize(),
+                                           from->storage_offset()) <= tensor.storage().nbytes()) {
+        to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+      }
     }
     if (C10_UNLIKELY(tensor.is_conj() != alias.is_conj())) {
       to->_set_conj(alias.is_conj());

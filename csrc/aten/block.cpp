@@ -118,7 +118,7 @@ void adopt(c10::StorageImpl* storage) {
   original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
   auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     storage->nbytes(), std::move(original),
-                                                    c10::GetCPUAllocator(), /*resizable=*/true);
+                                                    c10::GetCPUAllocator(), storage->resizable());
   block->twin.store(twin.release(), std::memory_order_release);
 }
 
@@ -140,9 +140,10 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
 
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
   const size_t nbytes = cpu->nbytes();
+  const bool resizable = cpu->resizable();  // not where its bytes belong to somebody else
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, bytes_over(std::move(cpu), device, Limit::holds),
-      device_allocator(), /*resizable=*/true));
+      device_allocator(), resizable));
 }
 
 c10::StorageImpl* twin(const c10::Storage& storage) {

@@ -34,7 +34,8 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device);
 // A fresh, resizable hologram storage of nbytes.
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
 
-// A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy.
+// A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy. Resizable
+// where the CPU storage is.
 // Throws c10::OutOfMemoryError where the memory limit leaves no room for them.
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
 

@@ -447,8 +447,8 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
 // table of torch's directly, ours not among them.
 bool excludes_us(const std::string& name) {
   static const auto* names = new std::unordered_set<std::string>{
-      "aten::addr_", "aten::mode.values", "aten::_validate_sparse_coo_tensor_args",
-      "aten::_validate_sparse_compressed_tensor_args"};
+      "aten::addr_", "aten::conj_physical_", "aten::mode.values",
+      "aten::_validate_sparse_coo_tensor_args", "aten::_validate_sparse_compressed_tensor_args"};
   return names->count(name) != 0;
 }
 

@@ -99,12 +99,7 @@ Tensor efficient_zero_tensor(IntArrayRef size, std::optional<c10::ScalarType> dt
   return tensor;
 }
 
-void ensure_storage(c10::TensorImpl* tensor, IntArrayRef size, IntArrayRef stride) {
-  if (tensor->numel() == 0) {
-    return;
-  }
-  const auto needed = at::detail::computeStorageNbytes(size, stride, tensor->dtype().itemsize(),
-                                                       tensor->storage_offset());
+void ensure_storage(c10::TensorImpl* tensor, size_t needed) {
   const auto& storage = tensor->unsafe_storage();
   if (!storage) {
     tensor->set_storage_keep_dtype(make_storage(needed, tensor->device().index()));
@@ -129,8 +124,12 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size,
   auto* impl = self.unsafeGetTensorImpl();
   const auto old_bytes = impl->unsafe_storage() ? impl->unsafe_storage().nbytes() : 0;
   if (impl->sizes() != size) {
+    if (c10::multiply_integers(size) != 0) {
+      // Before the size changes: where there is no memory, the tensor stays as it was.
+      ensure_storage(impl, at::detail::computeStorageNbytesContiguous(
+                               size, impl->dtype().itemsize(), impl->storage_offset()));
+    }
     impl->set_sizes_contiguous(size);
-    ensure_storage(impl, impl->sizes(), impl->strides());
   }
   if (format) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
@@ -152,7 +151,10 @@ Tensor& set_storage_(Tensor& self, c10::Storage storage, int64_t offset, IntArra
   } else {
     impl->set_sizes_contiguous(size);
   }
-  ensure_storage(impl, impl->sizes(), impl->strides());
+  if (impl->numel() != 0) {
+    ensure_storage(impl, at::detail::computeStorageNbytes(impl->sizes(), impl->strides(),
+                                                          impl->dtype().itemsize(), offset));
+  }
   return self;
 }
 
