@@ -35,9 +35,12 @@ assert x.grad[0].item() == 8
 
 
 class TestExit(TestCase):
-    def exits(self, source: str, times: int, timeout: float = 60) -> None:
+    def exits(self, source: str, times: int) -> None:
+        # torch waits this many seconds for an autograd thread that does not end: far longer than a
+        # busy machine needs for a program, so that waiting is told from being slow.
+        patience = {"TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT": "300"}
         for _ in range(times):
-            process = run_python(source, check=False, timeout=timeout)
+            process = run_python(source, check=False, env=patience, timeout=120)
             self.assertEqual((process.returncode, process.stderr), (0, ""))
 
     def test_after_a_backward(self):
@@ -50,10 +53,9 @@ class TestExit(TestCase):
         self.exits(BACKWARD, 20)
 
     def test_after_a_backward_on_the_cpu(self):
-        # The device's autograd thread is started by any backward. torch waits 10 s for one that
-        # does not end.
+        # The device's autograd thread is started by any backward.
         self.exits(
-            "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 4, 9
+            "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 4
         )
 
     def test_without_any_use(self):

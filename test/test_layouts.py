@@ -32,8 +32,14 @@ def members(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class LayoutTestCase(HologramTestCase):
-    def check(self, function, *arguments):
-        """function gives on the device what it gives on the CPU: values, layouts, errors."""
+    def check(self, function, *arguments, raises=False):
+        """function gives on the device what it gives on the CPU: values and layouts.
+
+        Args:
+            function: called with the arguments on one device and on the other.
+            *arguments: tensors are moved.
+            raises: whether it is an error on the CPU, and so on the device; None if that depends.
+        """
 
         def run(device):
             moved = tree_map(
@@ -48,6 +54,8 @@ class LayoutTestCase(HologramTestCase):
 
         expected, expected_error = run("cpu")
         actual, error = run("hologram")
+        if raises is not None:
+            self.assertEqual(expected_error is not None, raises, msg=str(expected_error))
         if expected_error is not None:
             self.assertIs(type(error), type(expected_error), f"{error} != {expected_error}")
             return
@@ -68,13 +76,11 @@ class LayoutTestCase(HologramTestCase):
             self.assertEqual(part.device, torch.device("hologram", 0))
         if mine.layout == torch.sparse_coo:
             self.assertEqual(mine.is_coalesced(), wanted.is_coalesced())
-        back = mine.cpu()
         if mine.is_nested:
-            self.assertEqual(mine.size(0), wanted.size(0))
-            for part, wanted_part in zip(back.unbind(), wanted.unbind(), strict=True):
-                self.assertEqual(part, wanted_part, rtol=0, atol=0)
+            for part, wanted_part in zip(mine.unbind(), wanted.unbind(), strict=True):
+                self.assertEqual(part.cpu(), wanted_part, rtol=0, atol=0)
         else:
-            self.assertEqual(back, wanted, rtol=0, atol=0, equal_nan=True)
+            self.assertEqual(mine.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def coo(device: str = "cpu", dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -116,12 +122,12 @@ COO = {
     "coalesced members": lambda x: (x.coalesce().indices(), x.coalesce().values()),
     "dimensions": lambda x: (x.sparse_dim(), x.dense_dim(), x.shape),
     "to_dense": lambda x: x.to_dense(),
-    "to_dense, float64": lambda x: x.to_dense(dtype=torch.float64),
+    "wrong, dtype": lambda x: x.to_dense(dtype=torch.float64),
     "transpose": lambda x: x.transpose(0, 1),
     "transpose_": lambda x: x.transpose_(0, 1),
     "t": lambda x: x.t(),
     "unsqueeze": lambda x: x.unsqueeze(1),
-    "squeeze": lambda x: x.unsqueeze(1).squeeze(1),
+    "wrong, no kernel": lambda x: x.as_strided((2,), (1,)),
     "permute": lambda x: x.permute(1, 0),
     "select": lambda x: x[1],
     "narrow_copy": lambda x: x.narrow_copy(0, 1, 2),
@@ -163,7 +169,7 @@ COO = {
     "to_sparse_csc": lambda x: x.to_sparse_csc(),
     "save": lambda x: round_trip(x),
     "wrong": lambda x: x + torch.zeros(2, 2, device=x.device).to_sparse(),
-    "index out of range": lambda x: torch.sparse_coo_tensor([[9]], [1.0], (4,), device=x.device),
+    "wrong, index": lambda x: torch.sparse_coo_tensor([[9]], [1.0], (4,), device=x.device),
 }  # fmt: skip
 
 
@@ -177,7 +183,7 @@ def round_trip(tensor: torch.Tensor) -> torch.Tensor:
 class TestSparseCoo(LayoutTestCase):
     @parametrize("name", list(COO))
     def test_operator(self, name):
-        self.check(COO[name], coo())
+        self.check(COO[name], coo(), raises=name.startswith("wrong"))
 
     def test_hybrid(self):
         for function in (
@@ -206,9 +212,7 @@ class TestSparseCoo(LayoutTestCase):
             lambda v: v.to_sparse(),
             lambda v: torch.diag(v).to_sparse(1),
             lambda v: v.new_zeros(2, 2).to_sparse(),
-            lambda v: torch.sparse.spdiags(
-                torch.ones(1, 3).to(v.device), torch.zeros(1, dtype=torch.int64), (3, 3)
-            ).to_dense().cpu().hologram() if v.is_hologram else torch.eye(3),
+            lambda v: torch.sparse.spdiags(v[None], torch.tensor([1], device=v.device), (3, 3)),
         ):
             self.check(function, torch.tensor([1.0, 2.0]))
 
@@ -238,7 +242,9 @@ class TestSparseCoo(LayoutTestCase):
     def test_gradients(self):
         def gradients(values, dense):
             values, dense = (t.detach().requires_grad_() for t in (values, dense))
-            x = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], values, (2, 3), device=values.device)
+            x = torch.sparse_coo_tensor(
+                [[0, 1, 1], [2, 0, 2]], values, (2, 3), device=values.device
+            )
             (torch.sparse.mm(x, dense).sin() * torch.sparse.sum(x * 2)).sum().backward()
             return values.grad, dense.grad
 
@@ -289,7 +295,7 @@ def compressed(layout: torch.layout) -> torch.Tensor:
     dense = torch.zeros(4, 6)
     dense[0, 1], dense[1, 4], dense[3, 0], dense[3, 5] = 1.0, -2.0, 3.0, 4.0
     if layout in (torch.sparse_bsr, torch.sparse_bsc):
-        return dense.to_sparse(layout=layout, blocksize=(2, 3))
+        return dense.to_sparse(layout=layout, blocksize=(2, 2))
     return dense.to_sparse(layout=layout)
 
 
@@ -310,7 +316,7 @@ ANY_COMPRESSED = {
     "transpose": lambda x: x.transpose(0, 1),
     "double": lambda x: x.double(),
     "zeros_like": lambda x: torch.zeros_like(x),
-    "copy_": lambda x: x.clone().zero_().copy_(x),
+    "copy_": lambda x: (x * 0).copy_(x),
     "select": lambda x: x[3],
     "mm": lambda x: x @ torch.arange(12.0, device=x.device).reshape(6, 2),
     "mv": lambda x: x @ torch.arange(6.0, device=x.device),
@@ -324,16 +330,22 @@ ANY_COMPRESSED = {
     "linear": lambda x: torch.nn.functional.linear(torch.ones(3, 6, device=x.device), x),
     "nnz": lambda x: x._nnz(),
     "save": lambda x: round_trip(x),
-    "deepcopy": lambda x: copy.deepcopy(x),
     "wrong": lambda x: x @ torch.ones(5, 2, device=x.device),
 }  # fmt: skip
+
+
+NOT_BLOCKED = ("addmm", "linear", "mm", "mm, out", "mm, sparse", "mv", "select")
 
 
 class TestSparseCompressed(LayoutTestCase):
     @parametrize("layout", COMPRESSED)
     @parametrize("name", list(ANY_COMPRESSED))
     def test_operator(self, layout, name):
-        self.check(ANY_COMPRESSED[name], compressed(layout))
+        # torch has no block-sparse kernel for some of them.
+        raises = name.startswith("wrong") or (
+            name in NOT_BLOCKED and layout in (torch.sparse_bsr, torch.sparse_bsc) and None
+        )
+        self.check(ANY_COMPRESSED[name], compressed(layout), raises=raises)
 
     @parametrize("layout", COMPRESSED)
     def test_conversions(self, layout):
@@ -348,7 +360,9 @@ class TestSparseCompressed(LayoutTestCase):
         for function in (
             lambda v: torch.sparse_csr_tensor([0, 1, 2], [1, 0], v, (2, 2), device=v.device),
             lambda v: torch.sparse_csc_tensor([0, 1, 2], [1, 0], v, (2, 2), device=v.device),
-            lambda v: torch.sparse_bsr_tensor([0, 1], [0], v.view(1, 1, 2), (1, 2), device=v.device),
+            lambda v: torch.sparse_bsr_tensor(
+                [0, 1], [0], v.view(1, 1, 2), (1, 2), device=v.device
+            ),
             lambda v: torch.sparse_compressed_tensor(
                 torch.tensor([0, 2], device=v.device),
                 torch.tensor([0, 1], device=v.device),
@@ -357,7 +371,6 @@ class TestSparseCompressed(LayoutTestCase):
                 layout=torch.sparse_csr,
             ),
             lambda v: torch.zeros(2, 3, layout=torch.sparse_csr, device=v.device),
-            lambda v: torch.empty(2, 3, layout=torch.sparse_csr, device=v.device)._nnz(),
         ):
             self.check(function, torch.tensor([1.0, 2.0]))
 
@@ -383,6 +396,13 @@ class TestSparseCompressed(LayoutTestCase):
 
         self.check(gradients, torch.tensor([1.0, 2.0, 3.0]), torch.rand(3, 2))
 
+    @parametrize("layout", COMPRESSED)
+    def test_deepcopy(self, layout):
+        x = compressed(layout).hologram()  # torch cannot do this on the CPU
+        clone = copy.deepcopy(x)
+        x.values().zero_()
+        self.assert_equal_on_device(clone, compressed(layout))
+
     def test_sampled_addmm(self):
         self.check(
             lambda x: torch.sparse.sampled_addmm(
@@ -402,7 +422,7 @@ QUANTIZED = {
     "parameters": lambda q: (
         (q.q_scale(), q.q_zero_point())
         if q.qscheme() == torch.per_tensor_affine
-        else (q.q_per_channel_scales().cpu(), q.q_per_channel_axis())
+        else (q.q_per_channel_scales(), q.q_per_channel_zero_points(), q.q_per_channel_axis())
     ),
     "clone": lambda q: q.clone(),
     "view": lambda q: q.view(4, 3),
@@ -429,7 +449,7 @@ QUANTIZED = {
     "save": lambda q: round_trip(q),
     "deepcopy": lambda q: copy.deepcopy(q),
     "set_data_type": lambda q: q.dequantize().double(),
-    "plain add": lambda q: q + q,
+    "wrong": lambda q: q + q,
 }  # fmt: skip
 
 
@@ -442,7 +462,7 @@ class TestQuantized(LayoutTestCase):
     @parametrize("name", list(QUANTIZED))
     @parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32])
     def test_per_tensor(self, name, dtype):
-        self.check(QUANTIZED[name], quantize(dtype))
+        self.check(QUANTIZED[name], quantize(dtype), raises=name == "wrong")
 
     @parametrize(
         "name", ["dequantize", "int_repr", "parameters", "clone", "copy_", "save", "deepcopy"]
@@ -478,7 +498,9 @@ class TestQuantized(LayoutTestCase):
             self.check(function, torch.linspace(-1, 1, 12).reshape(3, 4))
 
     def test_no_copies(self):
-        q = torch.quantize_per_tensor(torch.ones(4, device="hologram"), 0.5, 1, torch.qint8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "is deprecated"
+            q = torch.quantize_per_tensor(torch.ones(4, device="hologram"), 0.5, 1, torch.qint8)
         alias = torch.hologram.alias_as_cpu(q)
         self.assertEqual(alias.data_ptr(), q.data_ptr())
         self.assertEqual((alias.q_scale(), alias.q_zero_point()), (0.5, 1))
@@ -519,7 +541,9 @@ NESTED = {
     "gelu": lambda n: torch.nn.functional.gelu(n),
     "tanh_": lambda n: torch.tanh_(n),
     "softmax": lambda n: torch.softmax(n, -1),
-    "layer_norm": lambda n: torch.nn.functional.layer_norm(n, (3,)),
+    "layer_norm": lambda n: torch.nn.functional.layer_norm(
+        n, (3,), torch.ones(3, device=n.device), torch.zeros(3, device=n.device)
+    ),
     "linear": lambda n: torch.nn.functional.linear(
         n, torch.ones(2, 3, device=n.device), torch.ones(2, device=n.device)
     ),
@@ -534,7 +558,6 @@ NESTED = {
     "fill_": lambda n: n.clone().fill_(3),
     "double": lambda n: n.double(),
     "chunk": lambda n: n.chunk(3, -1),
-    "deepcopy": lambda n: copy.deepcopy(n),
     "as_nested": lambda n: torch.nested.as_nested_tensor(list(n.unbind())),
     "wrong": lambda n: n + torch.ones(7, 7, device=n.device),
 }  # fmt: skip
@@ -543,7 +566,7 @@ NESTED = {
 class TestNested(LayoutTestCase):
     @parametrize("name", list(NESTED))
     def test_operator(self, name):
-        self.check(NESTED[name], nested())
+        self.check(NESTED[name], nested(), raises=name == "wrong")
 
     def test_making(self):
         for function in (
@@ -597,7 +620,9 @@ class TestNested(LayoutTestCase):
         ):
 
             def use(x, function=function):
-                return function(torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged, device=x.device))
+                return function(
+                    torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged, device=x.device)
+                )
 
             self.check(use, torch.arange(12.0).reshape(3, 4))
 
@@ -618,17 +643,23 @@ class TestNested(LayoutTestCase):
 
 class TestUnsupported(LayoutTestCase):
     def test_mkldnn(self):
-        with self.assertRaisesRegex((RuntimeError, NotImplementedError), "(?i)mkldnn"):
+        with self.assertRaisesRegex(RuntimeError, "layout Mkldnn is not supported on the hologram"):
             torch.ones(2, 2, device="hologram").to_mkldnn()
 
-    def test_names_of_operators_without_a_kernel(self):
-        x = coo("hologram")
-        with self.assertRaisesRegex(NotImplementedError, "aten::erfinv|aten::cholesky|Sparse"):
-            torch.linalg.cholesky(x)
+    def test_operator_without_a_kernel_for_the_layout(self):
+        with self.assertRaisesRegex(
+            NotImplementedError,
+            "'aten::linalg_cholesky_ex' on the hologram device: .* for sparse COO tensors",
+        ):
+            torch.linalg.cholesky(coo("hologram"))
+        with self.assertRaisesRegex(NotImplementedError, "'aten::.*' .* for quantized tensors"):
+            torch.sin(quantize(torch.quint8).hologram())
 
 
-for case in (TestSparseCoo, TestSparseCompressed, TestQuantized, TestNested):
-    instantiate_parametrized_tests(case)
+instantiate_parametrized_tests(TestSparseCoo)
+instantiate_parametrized_tests(TestSparseCompressed)
+instantiate_parametrized_tests(TestQuantized)
+instantiate_parametrized_tests(TestNested)
 
 if __name__ == "__main__":
     run_tests()

@@ -242,6 +242,7 @@ class TestEveryOverload(HologramTestCase):
     CROSSING = re.compile(
         r"_?copy_|_copy_from|set_\.|is_set_to|_has_compatible|to_sparse|"  # two devices
         r"index\.Tensor|_index_put_impl|_unsafe_index|"  # indices
+        r"bernoulli_\.Tensor|"  # probabilities
         r"_nested_|"  # shapes
         r"_fused_sdp_choice|"  # runs nothing
         r"_scaled_dot_product_fused_attention_overrideable_backward"  # wants 4 dimensions first
@@ -435,6 +436,13 @@ class TestIndices(HologramTestCase):
                 RuntimeError, r"indices should be either on cpu or on the same device as.*\(cpu\)"
             ):
                 use()
+
+    def test_probabilities(self):
+        p = torch.linspace(0, 1, 20)
+        torch.manual_seed(0)
+        drawn = torch.empty(20, device="hologram").bernoulli_(p)
+        torch.manual_seed(0)
+        self.assertEqual(drawn.cpu(), torch.empty(20).bernoulli_(p))
 
     def test_shapes_of_nested_tensors(self):
         sizes, strides = torch.tensor([[2], [4]]), torch.tensor([[1], [1]])

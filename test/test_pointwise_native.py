@@ -597,17 +597,14 @@ class TestGradients(PointwiseTestCase):
         self.check(gradients, x, y)
 
 
-for case in (
-    TestBits,
-    TestShapes,
-    TestScalars,
-    TestOverlap,
-    TestOut,
-    TestComplexViews,
-    TestCopies,
-    TestGradients,
-):
-    instantiate_parametrized_tests(case)
+instantiate_parametrized_tests(TestBits)
+instantiate_parametrized_tests(TestShapes)
+instantiate_parametrized_tests(TestScalars)
+instantiate_parametrized_tests(TestOverlap)
+instantiate_parametrized_tests(TestOut)
+instantiate_parametrized_tests(TestComplexViews)
+instantiate_parametrized_tests(TestCopies)
+instantiate_parametrized_tests(TestGradients)
 
 if __name__ == "__main__":
     run_tests()

@@ -1,520 +1,504 @@
-"""Recurrent networks, convolutions, attention and counting operators, against the CPU."""
+"""Recurrent cells, convolutions and attention: operators torch dispatches apart off the CPU."""
 
 from __future__ import annotations
 
-import copy
+import itertools
+import warnings
 
 import torch
+import torch.nn.functional as F
 from common import HologramTestCase
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
 )
+from torch.utils._pytree import tree_leaves, tree_map
 
 
-def leaf(x: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy that is a leaf; the memory format is kept."""
-    return x.detach().to(device, copy=True).requires_grad_(x.requires_grad)
+def on(device, *values):
+    """The values with their tensors on a device, as leaves of their own where they were leaves."""
+
+    def move(value):
+        if isinstance(value, torch.Tensor):
+            return value.detach().clone().to(device).requires_grad_(value.requires_grad)
+        return value
+
+    return tree_map(move, values)
 
 
-class ComparingTestCase(HologramTestCase):
-    def assertSameTensors(self, actual, expected, **tolerance):
-        self.assertEqual(len(actual), len(expected))
-        for number, (there, plain) in enumerate(zip(actual, expected, strict=True)):
-            self.assertEqual(there.device.type, "hologram", f"tensor {number}")
-            self.assertEqual(there.dtype, plain.dtype)
-            self.assertEqual(there.cpu(), plain, msg=f"tensor {number}", **tolerance)
+class CompareTestCase(HologramTestCase):
+    def assert_same(self, mine, wanted, exact=True, what=""):
+        """Equal trees of tensors: bit for bit, or within rounding."""
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 2e-5, "atol": 2e-6}
+        mine, wanted = tree_leaves(mine), tree_leaves(wanted)
+        self.assertEqual(len(mine), len(wanted))
+        for position, (a, b) in enumerate(zip(mine, wanted, strict=True)):
+            where = f"{what} [{position}]"
+            if not isinstance(b, torch.Tensor):
+                self.assertEqual(a, b, msg=where)
+                continue
+            self.assertEqual(a.device.type, "hologram", msg=where)
+            self.assertEqual(a.stride(), b.stride(), msg=where)
+            self.assertEqual(a.cpu(), b, **tolerance, equal_nan=True, msg=where)
 
-    def compare(self, function, *inputs: torch.Tensor, exact: bool = True) -> None:
-        """Results and gradients of function(*inputs) on the device are those of the CPU.
-
-        Args:
-            function: returns a tensor or a tuple of them.
-            *inputs: CPU tensors; gradients are taken of those that require them.
-            exact: the results, not the gradients, are the same bits.
-        """
-        results, gradients = {}, {}
-        for device in ("cpu", "hologram"):
-            leaves = [leaf(x, device) for x in inputs]
-            result = function(*leaves)
-            result = result if isinstance(result, tuple) else (result,)
-            results[device] = result
-            wanted = [x for x in leaves if x.requires_grad]
-            if wanted:
-                loss = sum(r.mul(r + 1).sum() for r in result if r.requires_grad)
-                gradients[device] = torch.autograd.grad(loss, wanted)
-        bits = {"rtol": 0, "atol": 0} if exact else {}
-        self.assertSameTensors(results["hologram"], results["cpu"], **bits)
-        if gradients:
-            self.assertSameTensors(gradients["hologram"], gradients["cpu"])
-
-    def compare_modules(self, module: nn.Module, use, *inputs: torch.Tensor) -> None:
-        """As compare(), with the gradients of the parameters too; use(module, *inputs)."""
-        names = [name for name, _ in module.named_parameters()]
-        count = len(inputs)
-
-        def call(*leaves):
-            parameters = dict(zip(names, leaves[count:], strict=True))
-            clone = copy.deepcopy(module).to(leaves[0].device)
-            return torch.func.functional_call(
-                _Use(clone, use), {f"module.{k}": v for k, v in parameters.items()}, leaves[:count]
-            )
-
-        self.compare(call, *inputs, *module.parameters(), exact=False)
+    def check(self, function, *arguments, exact=True, what=""):
+        """function gives the same on the device as on the CPU."""
+        wanted = function(*on("cpu", *arguments))
+        mine = function(*on("hologram", *arguments))
+        self.assert_same(mine, wanted, exact, what)
 
 
-class _Use(nn.Module):
-    def __init__(self, module, use):
-        super().__init__()
-        self.module, self.use = module, use
-
-    def forward(self, *inputs):
-        return self.use(self.module, *inputs)
+# ---- recurrent networks --------------------------------------------------------------------------
 
 
-def flat(result) -> tuple[torch.Tensor, ...]:
-    """The tensors of a nested tuple."""
-    if isinstance(result, torch.Tensor):
-        return (result,)
-    return tuple(tensor for part in result for tensor in flat(part))
+def rnn_case(kind: type, device: str, **options):
+    """Outputs and all gradients, of a network of fixed weights over a fixed batch."""
+    torch.manual_seed(0)
+    network = kind(3, 4, **options)
+    torch.manual_seed(1)
+    batch_first = options.get("batch_first", False)
+    x = torch.randn((2, 5, 3) if batch_first else (5, 2, 3))
+    network, (x,) = network.to(device), on(device, x.requires_grad_())
+    out, state = network(x)
+    total = sum((leaf.sin() * (i + 1)).sum() for i, leaf in enumerate(tree_leaves((out, state))))
+    gradients = torch.autograd.grad(total, [x, *network.parameters()])
+    return [leaf.detach() for leaf in tree_leaves((out, state))], gradients
 
 
-RECURRENT = {
-    "lstm": nn.LSTM,
-    "gru": nn.GRU,
-    "rnn_tanh": nn.RNN,
-    "rnn_relu": lambda *args, **kwargs: nn.RNN(*args, nonlinearity="relu", **kwargs),
+RNN_OPTIONS = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "two layers": {"num_layers": 2},
+    "both directions": {"bidirectional": True, "num_layers": 2},
+    "batch first": {"batch_first": True},
 }
-CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
 
 
-class TestRecurrent(ComparingTestCase):
-    @parametrize("kind", list(RECURRENT))
-    @parametrize("bidirectional", [False, True])
-    @parametrize("layers, batch_first, bias", [(1, False, True), (2, True, True), (1, True, False)])
-    def test_module(self, kind, bidirectional, layers, batch_first, bias):
-        module = RECURRENT[kind](
-            3, 4, layers, batch_first=batch_first, bias=bias, bidirectional=bidirectional
-        )
-        self.compare_modules(
-            module, lambda m, x: flat(m(x)), torch.rand(2, 5, 3, requires_grad=True)
-        )
+class TestRecurrent(CompareTestCase):
+    @parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+    @parametrize("options", list(RNN_OPTIONS))
+    def test_networks(self, kind, options):
+        wanted = rnn_case(kind, "cpu", **RNN_OPTIONS[options])
+        mine = rnn_case(kind, "hologram", **RNN_OPTIONS[options])
+        for a, b in zip(tree_leaves(mine), tree_leaves(wanted), strict=True):
+            self.assertEqual(a.device.type, "hologram")
+            self.assertEqual(a.cpu(), b, rtol=2e-5, atol=2e-6)
 
     def test_projection(self):
-        module = nn.LSTM(3, 4, proj_size=2)
-        self.compare_modules(module, lambda m, x: flat(m(x)), torch.rand(5, 2, 3))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # oneDNN has none
+            wanted = rnn_case(nn.LSTM, "cpu", proj_size=2)
+        mine = rnn_case(nn.LSTM, "hologram", proj_size=2)
+        for a, b in zip(tree_leaves(mine), tree_leaves(wanted), strict=True):
+            self.assertEqual(a.cpu(), b, rtol=2e-5, atol=2e-6)
 
-    @parametrize("kind", ["lstm", "gru"])
-    def test_initial_state(self, kind):
-        module = RECURRENT[kind](3, 4)
-        x, h, c = torch.rand(5, 2, 3), torch.rand(1, 2, 4), torch.rand(1, 2, 4)
+    @parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+    def test_packed_sequences(self, kind):
+        results = {}
+        for device in ("cpu", "hologram"):
+            torch.manual_seed(0)
+            network = kind(3, 4).to(device)
+            x = torch.randn(5, 3, 3).to(device).requires_grad_()
+            packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3, 1]))
+            out, state = network(packed)
+            padded, lengths = nn.utils.rnn.pad_packed_sequence(out)
+            (padded**2).sum().backward()
+            results[device] = [padded.detach(), lengths, tree_leaves(state)[0].detach(), x.grad]
+        for a, b in zip(results["hologram"], results["cpu"], strict=True):
+            self.assertEqual(a.cpu(), b, rtol=2e-5, atol=2e-6)
 
-        def use(m, x, h, c):
-            return flat(m(x, (h, c) if kind == "lstm" else h))
+    @parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+    @parametrize("bias", [True, False])
+    def test_cells(self, kind, bias):
+        def case(x, hidden, memory):
+            torch.manual_seed(0)
+            cell = kind(3, 4, bias=bias).to(x.device)
+            state = (hidden, memory) if kind is nn.LSTMCell else hidden
+            out = tree_leaves(cell(x, state))
+            inputs = [x, hidden, *([memory] if kind is nn.LSTMCell else []), *cell.parameters()]
+            total = sum((leaf.sin() * (i + 2)).sum() for i, leaf in enumerate(out))
+            return [leaf.detach() for leaf in out], torch.autograd.grad(total, inputs)
 
-        inputs = [t.requires_grad_() for t in (x, h, c)]
-        if kind == "gru":
-            self.compare_modules(module, lambda m, x, h: use(m, x, h, None), *inputs[:2])
-        else:
-            self.compare_modules(module, use, *inputs)
+        x, hidden, memory = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
+        for t in (x, hidden, memory):
+            t.requires_grad_()
+        self.check(case, x, hidden, memory, exact=False)
 
-    @parametrize("kind", list(RECURRENT))
-    @parametrize("bidirectional", [False, True])
-    def test_packed_sequence(self, kind, bidirectional):
-        module = RECURRENT[kind](3, 4, batch_first=True, bidirectional=bidirectional)
-        lengths = torch.tensor([2, 5, 3])  # CPU tensors, on every device
+    @parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+    def test_gradients_of_gradients(self, kind):
+        def case(x, hidden, memory):
+            torch.manual_seed(0)
+            cell = kind(3, 4).double().to(x.device)
+            state = (hidden, memory) if kind is nn.LSTMCell else hidden
+            inputs = [x, hidden, *cell.parameters()]
+            total = sum((leaf**3).sum() for leaf in tree_leaves(cell(x, state)))
+            first = torch.autograd.grad(total, inputs, create_graph=True)
+            second = torch.autograd.grad(sum((g**2).sum() for g in first), inputs)
+            return [g.detach() for g in first], second
 
-        def use(m, x):
-            packed = nn.utils.rnn.pack_padded_sequence(
-                x, lengths, batch_first=True, enforce_sorted=False
-            )
-            output, state = m(packed)
-            self.assertTrue(output.batch_sizes.is_cpu)
-            padded, back = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)
-            self.assertEqual(back, lengths)
-            return (output.data, padded, *flat(state))
+        x, hidden, memory = (torch.randn(2, n, dtype=torch.float64) for n in (3, 4, 4))
+        for t in (x, hidden, memory):
+            t.requires_grad_()
+        self.check(case, x, hidden, memory, exact=False)
 
-        self.compare_modules(module, use, torch.rand(3, 5, 3, requires_grad=True))
+    @parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+    def test_gradcheck(self, kind):
+        torch.manual_seed(0)
+        cell = kind(2, 3).double().hologram()
+        x = torch.randn(2, 2, dtype=torch.float64, device="hologram", requires_grad=True)
+        hidden, memory = (
+            torch.randn(2, 3, dtype=torch.float64, device="hologram", requires_grad=True)
+            for _ in range(2)
+        )
 
-    def test_packed_sequence_to_the_device(self):
-        packed = nn.utils.rnn.pack_sequence([torch.rand(3, 2), torch.rand(1, 2)])
-        there = packed.to("hologram")
-        self.assertTrue(there.data.is_hologram)
-        self.assertTrue(there.batch_sizes.is_cpu)
-        self.assertEqual(there.cpu().data, packed.data)
+        def call(x, hidden, memory):
+            if kind is nn.LSTMCell:
+                return cell(x, (hidden, memory))
+            return cell(x, hidden + 0 * memory)
+
+        self.assertTrue(torch.autograd.gradcheck(call, (x, hidden, memory)))
+        self.assertTrue(torch.autograd.gradgradcheck(call, (x, hidden, memory)))
+
+    def test_only_one_output_used(self):
+        """Gradients of the hidden state alone, and of the memory alone."""
+        for used in (0, 1):
+
+            def case(x, hidden, memory, used=used):
+                torch.manual_seed(0)
+                cell = nn.LSTMCell(3, 4).to(x.device)
+                out = cell(x, (hidden, memory))[used]
+                return torch.autograd.grad(out.sum(), [x, memory])
+
+            tensors = [torch.randn(2, n, requires_grad=True) for n in (3, 4, 4)]
+            self.check(case, *tensors, exact=False)
 
     def test_dropout_between_layers(self):
-        module = nn.LSTM(3, 8, 2, dropout=0.5).hologram()
-        x = torch.rand(4, 2, 3, device="hologram")
-        torch.manual_seed(1)
-        first = module(x)[0]
-        self.assertNotEqual(first, module(x)[0])
-        torch.manual_seed(1)
-        self.assertEqual(module(x)[0], first, rtol=0, atol=0)
-        module.eval()
-        self.assertEqual(module(x)[0], module(x)[0], rtol=0, atol=0)
+        """The mask comes from the device's generator, with the numbers of the CPU's."""
 
-    @parametrize("kind", list(CELLS))
-    def test_cell(self, kind):
-        def use(m, x, h):
-            state = (h, h * 2) if kind == "lstm" else h
-            for _ in range(2):
-                state = m(x, state)
-            return flat(state)
+        def case(x):
+            torch.manual_seed(0)
+            network = nn.LSTM(3, 4, num_layers=2, dropout=0.5).to(x.device)
+            torch.manual_seed(5)
+            return network(x)[0].detach()
 
-        self.compare_modules(
-            CELLS[kind](3, 4),
-            use,
-            torch.rand(2, 3, requires_grad=True),
-            torch.rand(2, 4, requires_grad=True),
-        )
+        self.check(case, torch.randn(5, 2, 3), exact=False)
+        torch.manual_seed(5)
+        network = nn.GRU(3, 4, num_layers=2, dropout=0.5).hologram()
+        state = torch.get_rng_state()
+        x = torch.randn(5, 2, 3, device="hologram")
+        self.assertNotEqual(network(x)[0], network(x)[0])
+        self.assertEqual(torch.get_rng_state(), state)
 
-    @parametrize("kind", list(CELLS))
-    def test_double_backward_of_a_cell(self, kind):
-        cell = CELLS[kind](2, 2, dtype=torch.float64, device="hologram")
-        x, h, c = (
-            torch.rand(1, 2, dtype=torch.float64, device="hologram", requires_grad=True)
-            for _ in range(3)
-        )
-        if kind == "lstm":
-            self.assertTrue(torch.autograd.gradcheck(lambda x, h, c: cell(x, (h, c)), (x, h, c)))
-            self.assertTrue(
-                torch.autograd.gradgradcheck(lambda x, h, c: cell(x, (h, c)), (x, h, c))
-            )
-        else:
-            self.assertTrue(torch.autograd.gradcheck(cell, (x, h)))
-            self.assertTrue(torch.autograd.gradgradcheck(cell, (x, h)))
-
-
-# name -> (input shape, weight shape, options)
-CONVOLUTIONS = {
-    "1d": ((2, 3, 9), (4, 3, 3), {}),
-    "1d_stride": ((2, 3, 9), (4, 3, 3), {"stride": 2, "padding": 1}),
-    "1d_same": ((2, 3, 9), (4, 3, 4), {"padding": "same"}),
-    "2d": ((2, 3, 8, 7), (4, 3, 3, 3), {}),
-    "2d_unbatched": ((3, 8, 7), (4, 3, 3, 3), {}),
-    "2d_1x1": ((2, 3, 8, 7), (4, 3, 1, 1), {}),
-    "2d_stride": ((2, 3, 8, 7), (4, 3, 3, 2), {"stride": (2, 1), "padding": (1, 0)}),
-    "2d_groups": ((2, 4, 8, 7), (6, 2, 3, 3), {"groups": 2, "padding": 1}),
-    "2d_depthwise": ((2, 4, 8, 7), (4, 1, 3, 3), {"groups": 4}),
-    "2d_dilation": ((2, 3, 8, 7), (4, 3, 3, 3), {"dilation": 2}),
-    "2d_same": ((2, 3, 8, 7), (4, 3, 3, 3), {"padding": "same", "dilation": 2}),
-    "2d_same_even": ((2, 3, 8, 7), (4, 3, 2, 4), {"padding": "same"}),
-    "2d_valid": ((2, 3, 8, 7), (4, 3, 3, 3), {"padding": "valid"}),
-    "3d": ((1, 2, 5, 6, 4), (3, 2, 3, 2, 2), {}),
-    "3d_options": (
-        (1, 4, 5, 6, 4),
-        (4, 2, 2, 2, 2),
-        {"groups": 2, "dilation": (2, 1, 1), "stride": 2, "padding": 1},
-    ),
-}
-TRANSPOSED = {
-    "1d": ((2, 3, 5), (3, 4, 3), {}),
-    "1d_options": ((2, 3, 5), (3, 4, 3), {"stride": 2, "output_padding": 1, "dilation": 2}),
-    "2d": ((2, 3, 5, 4), (3, 4, 3, 3), {}),
-    "2d_options": (
-        (2, 4, 5, 4),
-        (4, 3, 3, 3),
-        {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
-    ),
-    "3d": ((1, 2, 3, 4, 3), (2, 3, 2, 2, 2), {"stride": 2}),
-}
-
-
-class TestConvolution(ComparingTestCase):
-    @parametrize("bias", [False, True])
-    @parametrize("dtype", [torch.float32, torch.float64])
-    @parametrize("case", list(CONVOLUTIONS))
-    def test_convolution(self, case, dtype, bias):
-        x, weight, options = CONVOLUTIONS[case]
-        function = getattr(F, f"conv{case[:2]}")
-        inputs = [torch.randn(x, dtype=dtype), torch.randn(weight, dtype=dtype)]
-        if bias:
-            inputs.append(torch.randn(weight[0], dtype=dtype))
-        self.compare(
-            lambda *inputs: function(*inputs, **options), *[x.requires_grad_() for x in inputs]
-        )
-
-    @parametrize("case", list(TRANSPOSED))
-    def test_transposed(self, case):
-        x, weight, options = TRANSPOSED[case]
-        function = getattr(F, f"conv_transpose{case[:2]}")
-        inputs = [
-            torch.randn(x),
-            torch.randn(weight),
-            torch.randn(weight[1] * options.get("groups", 1)),
-        ]
-        self.compare(
-            lambda *inputs: function(*inputs, **options), *[x.requires_grad_() for x in inputs]
-        )
-
-    @parametrize("transposed", [False, True])
-    @parametrize("memory_format, dims", [(torch.channels_last, 2), (torch.channels_last_3d, 3)])
-    def test_channels_last(self, memory_format, dims, transposed):
-        x = torch.randn(2, 4, *[5] * dims).to(memory_format=memory_format)
-        weight = torch.randn(4, 4, *[3] * dims).to(memory_format=memory_format)
-        function = getattr(F, f"conv_transpose{dims}d" if transposed else f"conv{dims}d")
-        self.compare(function, x.requires_grad_(), weight.requires_grad_())
-
-        there = x.detach().hologram()
-        self.assertTrue(there.is_contiguous(memory_format=memory_format))
-        result = function(there, weight.detach().hologram())
-        plain = function(x.detach(), weight.detach())
-        self.assertEqual(result.stride(), plain.stride())
-
-    def test_module_in_channels_last(self):
-        module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
-        module.to(memory_format=torch.channels_last)
-        x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
-        self.compare_modules(module, lambda m, x: m(x), x)
-
-    def test_empty_batch(self):
-        self.compare(
-            F.conv2d,
-            torch.randn(0, 3, 8, 7, requires_grad=True),
-            torch.randn(4, 3, 3, 3, requires_grad=True),
-        )
-
-    @parametrize("mode", ["reflect", "replicate", "circular"])
-    def test_padding_mode(self, mode):
-        module = nn.Conv2d(3, 4, 3, padding=1, padding_mode=mode)
-        self.compare_modules(module, lambda m, x: m(x), torch.randn(2, 3, 6, 5, requires_grad=True))
-
-    def test_double_backward(self):
-        x, weight = (
-            torch.randn(shape, dtype=torch.float64, device="hologram", requires_grad=True)
-            for shape in ((1, 1, 4, 3), (2, 1, 2, 2))
-        )
-        self.assertTrue(torch.autograd.gradgradcheck(F.conv2d, (x, weight)))
-
-    @parametrize("name", ["unfold", "fold"])
-    def test_columns(self, name):
-        function, shape = {
-            "unfold": (lambda x: F.unfold(x, 3, padding=1), (2, 3, 6, 5)),
-            "fold": (lambda x: F.fold(x, (4, 4), 2), (2, 12, 9)),
-        }[name]
-        self.compare(function, torch.randn(shape, requires_grad=True))
-
-
-class TestAttention(ComparingTestCase):
-    MASKS = ("none", "bool", "float", "broadcast", "causal")
-
-    def options(self, kind: str) -> tuple[torch.Tensor | None, bool]:
-        """The mask (for 5 queries and 6 keys) and is_causal."""
-        allowed = torch.rand(2, 2, 5, 6) > 0.3
-        allowed[..., 0] = True
-        return {
-            "none": (None, False),
-            "bool": (allowed, False),
-            "float": (torch.randn(2, 2, 5, 6, requires_grad=True), False),
-            "broadcast": (torch.randn(5, 6, requires_grad=True), False),
-            "causal": (None, True),
-        }[kind]
-
-    def qkv(self, heads: int = 2, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-        """Queries of 2 heads, keys and values of so many."""
-        return [
-            torch.randn(shape, dtype=dtype, requires_grad=True)
-            for shape in ((2, 2, 5, 8), (2, heads, 6, 8), (2, heads, 6, 8))
-        ]
-
-    @parametrize("scale", [None, 0.3])
-    @parametrize("kind", MASKS)
-    def test_against_the_cpu(self, kind, scale):
-        mask, causal = self.options(kind)
-
-        def attention(q, k, v, mask=None):
-            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
-
-        self.compare(attention, *self.qkv(), *([] if mask is None else [mask]), exact=False)
-
-    @parametrize("kind", MASKS)
-    def test_grouped_queries(self, kind):
-        mask, causal = self.options(kind)
-
-        def attention(q, k, v, mask=None):
-            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
-
-        self.compare(attention, *self.qkv(heads=1), *([] if mask is None else [mask]), exact=False)
-
-    @parametrize("kind", ["none", "bool", "float", "causal"])
-    def test_without_gradients(self, kind):
-        mask, causal = self.options(kind)
-        with torch.no_grad():
-            self.compare(
-                lambda q, k, v, mask=None: F.scaled_dot_product_attention(
-                    q, k, v, mask, is_causal=causal
-                ),
-                *[x.detach() for x in self.qkv()],
-                *([] if mask is None else [mask.detach()]),
-                exact=False,
-            )
-
+    @parametrize("kind", [nn.LSTMCell, nn.GRUCell])
     @parametrize("dtype", [torch.float64, torch.bfloat16])
-    def test_dtypes(self, dtype):
-        self.compare(F.scaled_dot_product_attention, *self.qkv(dtype=dtype), exact=False)
-
-    @parametrize("shape", [(5, 8), (3, 5, 8)])
-    def test_few_dimensions(self, shape):
-        self.compare(
-            F.scaled_dot_product_attention,
-            *[torch.randn(shape, requires_grad=True) for _ in range(3)],
-            exact=False,
-        )
-
-    def test_strided(self):
-        """Queries, keys and values that are parts of one projection, heads transposed."""
-
-        def attention(x):
-            q, k, v = (part.view(2, 5, 2, 8).transpose(1, 2) for part in x.chunk(3, -1))
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-        self.compare(attention, torch.randn(2, 5, 48, requires_grad=True), exact=False)
-
-    @parametrize("kind", ["none", "bool", "float", "causal"])
-    def test_dropout(self, kind):
-        mask, causal = self.options(kind)
-        mask = None if mask is None else mask.detach().hologram()
-        q, k = (x.hologram() for x in self.qkv()[:2])
-        # With the identity as values the result is the probabilities after dropout.
-        v = torch.eye(6, device="hologram").expand(2, 2, 6, 6)
-
-        def attention(p):
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, is_causal=causal)
-
-        full = attention(0.0)
+    def test_dtypes(self, kind, dtype):
         torch.manual_seed(0)
-        dropped = attention(0.5)
-        torch.manual_seed(0)
-        self.assertEqual(attention(0.5), dropped, rtol=0, atol=0)
-        kept = dropped != 0
-        self.assertEqual(dropped[kept], full[kept] * 2)
-        share = kept.sum() / (full != 0).sum()
-        self.assertTrue(0.2 < share.item() < 0.8, share)
-        self.assertEqual(attention(1.0), torch.zeros_like(full))
+        cell, x = kind(3, 4).to(dtype), torch.randn(2, 3, dtype=dtype)
+        (wanted, *_) = tree_leaves(cell(x))
+        (mine, *_) = tree_leaves(cell.hologram()(x.hologram()))
+        self.assertEqual(mine.dtype, dtype)
+        tolerance = 1e-12 if dtype == torch.float64 else 2e-2
+        self.assertEqual(mine.cpu(), wanted, rtol=tolerance, atol=tolerance)
 
-    def test_rows_without_a_key(self):
-        mask = torch.ones(5, 6, dtype=torch.bool)
-        mask[2] = False
-        self.compare(
-            lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask),
-            *self.qkv(),
-            mask,
-            exact=False,
-        )
-
-    def test_double_backward(self):
-        q, k, v = (
-            torch.randn(1, 1, 2, 2, dtype=torch.float64, device="hologram", requires_grad=True)
-            for _ in range(3)
-        )
-        mask = torch.randn(2, 2, dtype=torch.float64, device="hologram", requires_grad=True)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            self.assertTrue(
-                torch.autograd.gradgradcheck(F.scaled_dot_product_attention, (q, k, v, mask))
-            )
-
-    @parametrize("need_weights", [False, True])
-    @parametrize("kind", ["none", "padding", "causal", "both"])
-    def test_multihead(self, kind, need_weights):
-        padding = torch.arange(5) >= torch.tensor([[5], [3]])
-        causal = nn.Transformer.generate_square_subsequent_mask(5).isinf()
-        module = nn.MultiheadAttention(8, 2, batch_first=True)
-
-        def use(m, x):
-            output, weights = m(
-                x,
-                x,
-                x,
-                key_padding_mask=padding.to(x.device) if kind in ("padding", "both") else None,
-                attn_mask=causal.to(x.device) if kind in ("causal", "both") else None,
-                need_weights=need_weights,
-            )
-            self.assertEqual(weights is not None, need_weights)
-            return (output, weights) if need_weights else output
-
-        self.compare_modules(module, use, torch.randn(2, 5, 8, requires_grad=True))
-        module.eval().requires_grad_(False)  # the fast path
-        self.compare(
-            lambda x: use(copy.deepcopy(module).to(x.device), x),
-            torch.randn(2, 5, 8),
-            exact=False,
-        )
-
-    def test_multihead_of_other_sizes(self):
-        module = nn.MultiheadAttention(8, 2, kdim=3, vdim=4, add_bias_kv=True, add_zero_attn=True)
-        self.compare_modules(
-            module,
-            lambda m, q, k, v: m(q, k, v),
-            *[torch.randn(n, 2, d, requires_grad=True) for n, d in ((5, 8), (6, 3), (6, 4))],
-        )
-
-
-class TestCounting(ComparingTestCase):
-    """Operators that CUDA implements for more dtypes than the CPU, or differently."""
-
-    @parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
-    def test_histc(self, dtype):
-        x = torch.randint(0, 10, (100,)).to(dtype)
-        expected = torch.histc(x.double(), 5, 0, 10)
-        for result in (
-            torch.histc(x.hologram(), 5, 0, 10),
-            torch.histc(x.hologram(), 5, 0, 10, out=torch.empty(0, dtype=dtype, device="hologram")),
+    def test_wrong_sizes(self):
+        cell = nn.LSTMCell(3, 4).hologram()
+        x = torch.randn(2, 3, device="hologram")
+        for state in (torch.randn(2, 5), torch.randn(3, 4)):
+            with self.assertRaisesRegex(RuntimeError, r"size|batch|hidden\d? has inconsistent"):
+                cell(x, (state.hologram(), state.hologram()))
+        gates, memory = torch.randn(2, 2, device="hologram"), torch.randn(2, 4, device="hologram")
+        for call in (
+            lambda: torch.ops.aten._thnn_fused_lstm_cell(gates, gates, memory),
+            lambda: torch.ops.aten._thnn_fused_gru_cell(gates, gates, memory),
+            lambda: torch.ops.aten._thnn_fused_lstm_cell(gates[0], gates[0], memory),
         ):
-            self.assertEqual((result.device.type, result.dtype), ("hologram", dtype))
-            self.assertEqual(result.cpu(), expected.to(dtype))
-        # Without a range, that of the data.
-        self.assertEqual(torch.histc(x.hologram(), 4).cpu(), torch.histc(x.double(), 4).to(dtype))
+            with self.assertRaisesRegex(RuntimeError, r"Expected the gates .* \d \* hidden"):
+                call()
 
-    @parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
-    def test_bincount(self, dtype):
-        x, weights = torch.randint(0, 7, (50,)).to(dtype), torch.rand(50)
-        self.compare(torch.bincount, x)
-        self.compare(lambda x: torch.bincount(x, minlength=20), x)
-        self.compare(torch.bincount, x, weights)
-        self.compare(torch.bincount, x[:0])
+    def test_cells_count_as_delegated(self):
+        torch.hologram.reset_fallback_report()
+        x = torch.randn(2, 3, device="hologram")
+        nn.LSTMCell(3, 4).hologram()(x)
+        nn.GRUCell(3, 4).hologram()(x)
+        delegated = torch.hologram.fallback_report().operators("delegated")
+        self.assertEqual(delegated["aten::_thnn_fused_lstm_cell"], 1)
+        self.assertEqual(delegated["aten::_thnn_fused_gru_cell"], 1)
 
-    def test_bincount_of_a_negative_number(self):
-        with self.assertRaisesRegex(RuntimeError, "non-negative"):
-            torch.bincount(torch.tensor([1, -1], dtype=torch.int32, device="hologram"))
 
-    @parametrize("dim", [0, 1, -1])
-    @parametrize("dtype", [torch.int32, torch.float32, torch.bool])
-    def test_mode(self, dtype, dim):
-        x = torch.randint(0, 3, (7, 5)).to(dtype)
-        there = x.hologram()
-        for keepdim in (False, True):
-            expected = torch.mode(x, dim, keepdim).values
-            values, indices = torch.mode(there, dim, keepdim)
-            out = (
-                torch.empty(0, dtype=dtype, device="hologram"),
-                torch.empty(0, dtype=torch.int64, device="hologram"),
-            )
-            returned = torch.mode(there, dim, keepdim, out=out)
-            self.assertIs(returned.values, out[0])
-            self.assertIs(returned.indices, out[1])
-            for value, index in ((values, indices), out):
-                self.assertEqual((value.device.type, index.device.type), ("hologram", "hologram"))
-                self.assertEqual(value.cpu(), expected, rtol=0, atol=0)
-                # Which of equal elements is named is not specified; its value is.
-                index = index if keepdim else index.unsqueeze(dim)
-                value = value if keepdim else value.unsqueeze(dim)
-                self.assertEqual(there.gather(dim, index), value)
+# ---- convolution ---------------------------------------------------------------------------------
 
-    def test_gradient_of_mode(self):
-        self.compare(
-            lambda x: torch.mode(x, 1).values,
-            torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 4.5]], requires_grad=True),
+CONVOLUTIONS = {
+    "1d": (nn.Conv1d, (2, 4, 9), {"kernel_size": 3}),
+    "1d, pointwise": (nn.Conv1d, (2, 4, 9), {"kernel_size": 1}),
+    "2d": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3}),
+    "2d, no bias": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "bias": False}),
+    "2d, stride": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": (3, 2), "stride": (2, 1)}),
+    "2d, padding": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "padding": (2, 1)}),
+    "2d, same": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 5, "padding": "same"}),
+    "2d, valid": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 4, "padding": "valid"}),
+    "2d, circular": (
+        nn.Conv2d,
+        (2, 4, 9, 8),
+        {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
+    ),
+    "2d, dilation": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "dilation": 2}),
+    "2d, groups": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "groups": 2}),
+    "2d, depthwise": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "groups": 4}),
+    "2d, no batch": (nn.Conv2d, (4, 9, 8), {"kernel_size": 3}),
+    "2d, empty batch": (nn.Conv2d, (0, 4, 9, 8), {"kernel_size": 3}),
+    "3d": (nn.Conv3d, (1, 4, 5, 6, 7), {"kernel_size": 3, "padding": 1}),
+    "transposed 1d": (nn.ConvTranspose1d, (2, 4, 9), {"kernel_size": 3, "stride": 2}),
+    "transposed 2d": (
+        nn.ConvTranspose2d,
+        (2, 4, 5, 6),
+        {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+    ),
+    "transposed 2d, groups": (nn.ConvTranspose2d, (2, 4, 5, 6), {"kernel_size": 3, "groups": 2}),
+    "transposed 3d": (nn.ConvTranspose3d, (1, 4, 3, 4, 5), {"kernel_size": 2, "stride": 2}),
+}
+
+
+class TestConvolution(CompareTestCase):
+    @parametrize("name", list(CONVOLUTIONS))
+    @parametrize("format", [torch.contiguous_format, torch.channels_last])
+    def test_bits(self, name, format):
+        """Results, their memory format, and gradients are the CPU kernel's, bit for bit."""
+        kind, shape, options = CONVOLUTIONS[name]
+        if format is torch.channels_last and len(shape) != 4:
+            format = torch.channels_last_3d if len(shape) == 5 else torch.contiguous_format
+
+        def case(x, weight_seed):
+            torch.manual_seed(weight_seed)
+            layer = kind(4, 4, **options).to(x.device)
+            if len(shape) == len(layer.weight.shape):
+                layer = layer.to(memory_format=format)
+            out = layer(x.contiguous(memory_format=format))
+            gradients = torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])
+            return [out.detach(), *gradients]
+
+        x = torch.randn(shape)
+        self.check(case, x.requires_grad_(), 3)
+
+    @parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+    def test_dtypes(self, dtype):
+        x, weight = torch.randn(2, 3, 6, 6).to(dtype), torch.randn(4, 3, 3, 3).to(dtype)
+        self.check(lambda x, w: F.conv2d(x, w), x, weight)
+
+    def test_integers(self):
+        x, weight = torch.arange(36).reshape(1, 1, 6, 6), torch.ones(1, 1, 3, 3, dtype=torch.int64)
+        self.check(lambda x, w: F.conv2d(x, w), x, weight)
+
+    def test_which_gradients(self):
+        """Only the gradients that are wanted, and none of a frozen weight."""
+        for wanted in itertools.product([True, False], repeat=3):
+            if not any(wanted):
+                continue
+
+            def case(x, weight, bias):
+                F.conv2d(x, weight, bias, padding=1).sin().sum().backward()
+                return [t.grad for t in (x, weight, bias)]
+
+            tensors = [torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)]
+            tensors = [t.requires_grad_(w) for t, w in zip(tensors, wanted, strict=True)]
+            self.check(case, *tensors, what=str(wanted))
+
+    def test_gradients_of_gradients(self):
+        def case(x, weight, bias):
+            out = F.conv2d(x, weight, bias, stride=2, padding=1)
+            first = torch.autograd.grad((out**3).sum(), [x, weight, bias], create_graph=True)
+            second = torch.autograd.grad(sum((g**2).sum() for g in first), [x, weight, bias])
+            return [g.detach() for g in first], second
+
+        tensors = [torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)]
+        self.check(case, *(t.requires_grad_() for t in tensors))
+
+    def test_forward_mode_and_vmap(self):
+        def case(x, weight):
+            tangent = torch.func.jvp(lambda x: F.conv1d(x, weight), (x,), (torch.ones_like(x),))
+            mapped = torch.vmap(lambda w: F.conv1d(x, w))(torch.stack([weight, weight * 2]))
+            return tangent, mapped
+
+        self.check(case, torch.randn(2, 3, 6), torch.randn(4, 3, 3), exact=False)
+
+    def test_unfold_and_fold(self):
+        def case(x):
+            columns = F.unfold(x, 3, padding=1)
+            return columns, F.fold(columns, (5, 6), 3, padding=1)
+
+        self.check(case, torch.randn(2, 3, 5, 6))
+
+    def test_parameters_with_offset(self):
+        """Weights that are views into one buffer, as flattened parameters are."""
+
+        def case(flat, x):
+            weight = flat[1 : 1 + 36].view(4, 1, 3, 3)
+            bias = flat[40:44]
+            return F.conv2d(x, weight, bias).detach()
+
+        self.check(case, torch.randn(50), torch.randn(2, 1, 6, 6))
+
+    def test_errors(self):
+        for device in ("cpu", "hologram"):
+            x = torch.randn(1, 3, 4, 4, device=device)
+            for weight, message in (
+                (torch.randn(2, 5, 3, 3), "expected input.* to have 5 channels, but got 3"),
+                (torch.randn(2, 3, 9, 9), "Kernel size can't be greater than actual input size"),
+                (torch.randn(2, 3, 3, 3).double(), "dtype|type"),
+            ):
+                with self.assertRaisesRegex(RuntimeError, message):
+                    F.conv2d(x, weight.to(device))
+
+    def test_counts_as_delegated(self):
+        torch.hologram.reset_fallback_report()
+        x = torch.randn(1, 1, 8, device="hologram", requires_grad=True)
+        F.conv1d(x, torch.randn(1, 1, 3, device="hologram")).sum().backward()
+        delegated = torch.hologram.fallback_report().operators("delegated")
+        self.assertEqual(delegated["aten::convolution_overrideable"], 1)
+        self.assertEqual(delegated["aten::convolution_backward_overrideable"], 1)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def qkv(length: int = 6, other: int = 7, width: int = 8) -> list[torch.Tensor]:
+    torch.manual_seed(2)
+    shapes = [(2, 4, length, width), (2, 4, other, width), (2, 4, other, width)]
+    return [torch.randn(shape).requires_grad_() for shape in shapes]
+
+
+MASKS = {
+    "none": lambda: None,
+    "bool": lambda: torch.arange(7)[None] <= torch.arange(6)[:, None] + 2,
+    "bool per batch": lambda: (torch.arange(7) < 5)[None, None, None].expand(2, 1, 6, 7),
+    "float": lambda: torch.linspace(-1, 1, 42).reshape(6, 7),
+    "float per head": lambda: torch.linspace(-1, 1, 336).reshape(2, 4, 6, 7)[:, :, :, :],
+    "minus infinity": lambda: torch.zeros(6, 7).index_fill(1, torch.tensor([0, 3]), -torch.inf),
+    "hides a row": lambda: (torch.arange(6) != 3)[:, None].expand(6, 7),
+}
+
+
+def attend(q, k, v, mask=None, **options):
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    inputs = [t for t in (q, k, v, mask) if t is not None and t.requires_grad]
+    gradients = torch.autograd.grad(out.sin().sum(), inputs) if inputs else []
+    return [out.detach(), *gradients]
+
+
+class TestAttention(CompareTestCase):
+    @parametrize("mask", list(MASKS))
+    @parametrize("scale", [None, 0.3])
+    def test_masks(self, mask, scale):
+        """The fused kernel of the CPU: same bits, forward and backward."""
+        self.check(lambda *t: attend(*t, scale=scale), *qkv(), MASKS[mask]())
+
+    def test_causal(self):
+        for length, other in ((6, 6), (1, 1), (40, 40)):
+            self.check(lambda *t: attend(*t, is_causal=True), *qkv(length, other))
+
+    def test_gradient_of_the_mask(self):
+        mask = torch.linspace(-1, 1, 42).reshape(6, 7).requires_grad_()
+        self.check(attend, *qkv(), mask)
+        # With no graph to build there is nothing to give up the fused kernel for.
+        torch.hologram.reset_fallback_report()
+        with torch.no_grad():
+            F.scaled_dot_product_attention(*on("hologram", *qkv()), *on("hologram", mask))
+        self.assertIn(
+            "aten::_scaled_dot_product_fused_attention_overrideable",
+            torch.hologram.fallback_report().operators("delegated"),
         )
+
+    def test_fused_kernel_runs(self):
+        torch.hologram.reset_fallback_report()
+        attend(*on("hologram", *qkv()))
+        delegated = torch.hologram.fallback_report().operators("delegated")
+        name = "aten::_scaled_dot_product_fused_attention_overrideable"
+        self.assertEqual((delegated[name], delegated[name + "_backward"]), (1, 1))
+
+    def test_which_gradients(self):
+        for wanted in itertools.product([True, False], repeat=3):
+            tensors = [t.requires_grad_(w) for t, w in zip(qkv(), wanted, strict=True)]
+            self.check(attend, *tensors, what=str(wanted))
+
+    @parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+    def test_dtypes(self, dtype):
+        tensors = [t.detach().to(dtype).requires_grad_() for t in qkv()]
+        self.check(attend, *tensors)
+
+    def test_dropout(self):
+        """The mask is drawn on the device, with the CPU's numbers; the CPU draws nothing."""
+
+        def case(*tensors):
+            torch.manual_seed(4)
+            return attend(*tensors, dropout_p=0.5)
+
+        self.check(case, *qkv(), exact=False)
+        q, k, v = on("hologram", *qkv())
+        state = torch.get_rng_state()
+        first = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        self.assertNotEqual(first, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
+        self.assertEqual(torch.get_rng_state(), state)
+
+    @parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+    def test_chosen_backend(self, backend):
+        def case(*tensors):
+            # What is flash attention on the CPU is the overrideable kernel of a device.
+            backends = [backend]
+            if tensors[0].device.type == "hologram" and backend is SDPBackend.FLASH_ATTENTION:
+                backends.append(SDPBackend.OVERRIDEABLE)
+            with sdpa_kernel(backends):
+                return attend(*tensors)
+
+        self.check(case, *qkv())
+
+    def test_grouped_queries(self):
+        q, k, v = qkv()
+        self.check(lambda *t: attend(*t, enable_gqa=True), q, *(t[:, :2].detach() for t in (k, v)))
+
+    def test_layouts(self):
+        """Heads split off the last dimension, as modules do; a sequence without heads."""
+
+        def split(*tensors):
+            return attend(*(t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors))
+
+        self.check(split, *qkv())
+        self.check(attend, *(t[:, 0].detach().requires_grad_() for t in qkv()))
+        self.check(attend, *(t[0, 0].detach() for t in qkv()))
+        self.check(attend, *(t[:0].detach() for t in qkv()))
+
+    def test_gradients_of_gradients(self):
+        def case(q, k, v):
+            with sdpa_kernel(SDPBackend.MATH):
+                out = F.scaled_dot_product_attention(q, k, v)
+            first = torch.autograd.grad(out.pow(2).sum(), [q, k, v], create_graph=True)
+            second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), [q, k, v])
+            return [g.detach() for g in first], second
+
+        self.check(case, *qkv())
+
+    @parametrize("training", [True, False])
+    @parametrize("masked", [True, False])
+    def test_module(self, training, masked):
+        """The module has a fused path of its own in evaluation."""
+
+        def case(x, padding):
+            torch.manual_seed(0)
+            module = nn.MultiheadAttention(8, 2, batch_first=True).to(x.device).train(training)
+            with torch.set_grad_enabled(training):
+                out, weights = module(x, x, x, key_padding_mask=padding if masked else None)
+            if training:
+                (out**2).sum().backward()
+            return out.detach(), weights.detach(), module.in_proj_weight.grad
+
+        padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+        self.check(case, torch.randn(2, 5, 8), padding, exact=False)
 
 
 instantiate_parametrized_tests(TestRecurrent)
 instantiate_parametrized_tests(TestConvolution)
 instantiate_parametrized_tests(TestAttention)
-instantiate_parametrized_tests(TestCounting)
 
 if __name__ == "__main__":
     run_tests()

@@ -2,7 +2,7 @@
 
 usage: python tools/conformance.py run [pytest arguments]      run it, print the summary
        python tools/conformance.py summary FILE                print the summary of recorded lines
-       python tools/conformance.py record [pytest arguments]   run it, write results.json
+       python tools/conformance.py record [pytest arguments]   run all of it, write results.json
        python tools/conformance.py record --from FILE          write it from recorded lines
 
 FILE holds the JSON lines that the suite writes to HOLOGRAM_CONFORMANCE_JSON. results.json, beside
@@ -81,13 +81,18 @@ def _print_row(name: str, row: Counter[str]) -> None:
     )
 
 
-def run(arguments: list[str]) -> list[Line]:
-    """Run the suite with two processes, or as `arguments` say; the recorded lines."""
+def run(arguments: list[str], *, full: bool = False) -> list[Line]:
+    """Run the suite with two processes, or as `arguments` say; the recorded lines.
+
+    `full`: in every dtype and with every sample, about ten minutes on two cores.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.jsonl"
         path.touch()
         environment = {**os.environ, "HOLOGRAM_CONFORMANCE_JSON": str(path)}
         environment.setdefault("OMP_NUM_THREADS", "1")
+        if full:
+            environment["HOLOGRAM_TEST_FULL"] = "1"
         command = [sys.executable, "-m", "pytest", "test/conformance", "-q", "-n", "2"]
         subprocess.run(
             [*command, "--dist", "worksteal", *arguments], cwd=ROOT, env=environment, check=False
@@ -141,7 +146,7 @@ def main() -> int:
     elif arguments[:2] == ["record", "--from"] and len(arguments) == 3:
         write(read(Path(arguments[2])))
     elif arguments[:1] == ["record"]:
-        lines = run(arguments[1:])
+        lines = run(arguments[1:], full=True)
         print_summary(lines)
         write(lines)
     else:

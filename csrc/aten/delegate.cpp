@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -67,7 +68,8 @@ FromCpu accepted_from_cpu(std::string_view overload, const c10::Argument& argume
       std::find(std::begin(shapes), std::end(shapes), argument.name()) != std::end(shapes)) {
     return FromCpu::anything;
   }
-  return argument.name() == "indices" ? FromCpu::anything : FromCpu::scalar;
+  const bool moved = is("bernoulli") && argument.name() == "p";  // to the device, by CUDA's kernel
+  return moved || argument.name() == "indices" ? FromCpu::anything : FromCpu::scalar;
 }
 
 enum class ArgKind : uint8_t { tensor, tensor_list, optional_list, generator, device, pin_memory };
@@ -392,6 +394,49 @@ class DelegateKernel final : public c10::OperatorKernel {
   const Record record_;
 };
 
+// Records of operators that may be removed and defined anew, as notebooks do.
+class OperatorRecords {
+ public:
+  static OperatorRecords& instance() {
+    static auto* records = new OperatorRecords();
+    return *records;
+  }
+
+  std::shared_ptr<const Record> find(const c10::OperatorHandle& op) {
+    std::call_once(listening_, [this] {
+      new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(
+          std::make_unique<Listener>(*this)));  // for as long as the process lives
+    });
+    const auto* key = &op.schema();
+    {
+      std::shared_lock<std::shared_mutex> lock(mutex_);
+      const auto found = records_.find(key);
+      if (found != records_.end()) {
+        return found->second;
+      }
+    }
+    auto made = std::make_shared<const Record>(op);
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    records_[key] = made;
+    return made;
+  }
+
+ private:
+  struct Listener final : c10::OpRegistrationListener {
+    explicit Listener(OperatorRecords& to) : records(to) {}
+    void onOperatorRegistered(const c10::OperatorHandle&) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+      std::unique_lock<std::shared_mutex> lock(records.mutex_);
+      records.records_.erase(&op.schema());
+    }
+    OperatorRecords& records;
+  };
+
+  std::once_flag listening_;
+  std::shared_mutex mutex_;
+  std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const Record>> records_;
+};
+
 // The fallback for operators defined after import or outside aten.
 class FallbackKernel final : public c10::OperatorKernel {
  public:
@@ -400,8 +445,8 @@ class FallbackKernel final : public c10::OperatorKernel {
     TORCH_CHECK_NOT_IMPLEMENTED(
         op.hasComputedKernelForDispatchKey(cpu_key(key)), "Could not run '", op.operator_name(),
         "' on the hologram device: it has neither a hologram kernel nor a CPU kernel for ",
-        key == DispatchKey::PrivateUse1 ? "strided" : toString(key), " tensors");
-    BoxedCall(*record(op), op, stack).run(keys);
+        layout(key), " tensors");
+    BoxedCall(*records_.find(op), op, stack).run(keys);
   }
 
   static DispatchKey cpu_key(DispatchKey key) {
@@ -415,24 +460,17 @@ class FallbackKernel final : public c10::OperatorKernel {
   }
 
  private:
-  static std::shared_ptr<const Record> record(const c10::OperatorHandle& op) {
-    static auto* mutex = new std::shared_mutex();
-    static auto* records =
-        new std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const Record>>();
-    const auto* key = &op.schema();
-    {
-      std::shared_lock<std::shared_mutex> lock(*mutex);
-      const auto found = records->find(key);
-      // An operator that was removed may have left its address to another.
-      if (found != records->end() && found->second->name == toString(op.operator_name())) {
-        return found->second;
-      }
+  static const char* layout(DispatchKey key) {
+    switch (key) {
+      case DispatchKey::SparsePrivateUse1: return "sparse COO";
+      case DispatchKey::SparseCsrPrivateUse1: return "compressed sparse";
+      case DispatchKey::QuantizedPrivateUse1: return "quantized";
+      case DispatchKey::NestedTensorPrivateUse1: return "nested";
+      default: return "strided";
     }
-    auto made = std::make_shared<const Record>(op);
-    std::unique_lock<std::shared_mutex> lock(*mutex);
-    (*records)[key] = made;
-    return made;
   }
+
+  OperatorRecords& records_ = OperatorRecords::instance();
 };
 
 constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {

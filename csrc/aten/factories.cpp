@@ -218,4 +218,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
+// The delegate knows no storage arguments.
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  m.impl("set_.source_Storage_storage_offset", &set_storage_);
+}
+
 }  // namespace hologram::aten
