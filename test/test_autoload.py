@@ -13,8 +13,10 @@ COMPUTE = 'assert torch.ones(3, device="hologram").sum().item() == 3.0'
 # An extension built for another torch: put in place of the generated file.
 WRONG_BUILD = """
 import sys, types
+from importlib.metadata import version
+other = "2.12" if not version("torch").startswith("2.12") else "2.11"
 build = types.ModuleType("torch_hologram._build_info")
-build.TORCH_MINOR, build.VERSION = "2.12", "0.1.0"
+build.TORCH_MINOR, build.VERSION = other, "0.1.0"
 sys.modules["torch_hologram._build_info"] = build
 """
 NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}

@@ -205,6 +205,14 @@ void AliasFrame::write_back() {
   }
 }
 
+void AliasFrame::bump_versions() {
+  for (const auto& known : arguments_) {
+    if (known.written && !known.tensor.is_inference()) {
+      known.tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
 const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::DeviceIndex device) {
   const auto* impl = cpu.unsafeGetStorageImpl();
   for (const auto& known : arguments_) {

@@ -24,6 +24,9 @@ class AliasFrame {
   // offset, reallocated storage, conjugate and negative bits, sparse members.
   void write_back();
 
+  // Tells autograd that the written arguments have changed.
+  void bump_versions();
+
   // A result of the CPU kernel as a hologram tensor: the argument itself where the kernel returned
   // that, a view where it shares an argument's storage, otherwise the fresh tensor relabelled in
   // place. Undefined stays undefined.

@@ -102,6 +102,7 @@ struct Record {
       }
     }
     many_cpu_scalars = takes_many_cpu_scalars(name);
+    bumps_versions = !name.starts_with("aten::");
     per_element = overload.starts_with("_foreach_") || overload.starts_with("_fused_") ||
                   overload.starts_with("_amp_foreach_");
     takes_cpu_indices = overload.starts_with("index") || overload.starts_with("_index_put_impl_") ||
@@ -143,6 +144,7 @@ struct Record {
   size_t argument_count = 0;
   c10::SmallVector<Arg, 8> args;
   bool checks_devices = true;
+  bool bumps_versions = false;  // torch does so above the kernels of aten only
   bool many_cpu_scalars = false;
   bool takes_cpu_indices = false;
   bool asks_requires_grad = false;  // the CPU kernel keeps more for a backward pass
@@ -177,6 +179,9 @@ class BoxedCall {
       }
     }
     frame_.write_back();
+    if (C10_UNLIKELY(record_.bumps_versions)) {
+      frame_.bump_versions();
+    }
     results();
   }
 
@@ -484,9 +489,15 @@ constexpr std::pair<DispatchKey, DispatchKey> delegated_keys[] = {
 // Composite operators that treat the CPU apart, name the devices they work on, or call a kernel
 // table of torch's directly, ours not among them.
 bool excludes_us(const std::string& name) {
-  static const auto* names = new std::unordered_set<std::string>{
-      "aten::addr_", "aten::conj_physical_", "aten::mode.values",
-      "aten::_validate_sparse_coo_tensor_args", "aten::_validate_sparse_compressed_tensor_args"};
+  static const auto* names =
+      new std::unordered_set<std::string>{"aten::addr_",
+                                          "aten::conj_physical_",
+                                          "aten::mode.values",
+                                          "aten::kaiser_window",
+                                          "aten::kaiser_window.periodic",
+                                          "aten::kaiser_window.beta",
+                                          "aten::_validate_sparse_coo_tensor_args",
+                                          "aten::_validate_sparse_compressed_tensor_args"};
   return names->count(name) != 0;
 }
 
