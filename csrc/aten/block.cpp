@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -69,6 +70,59 @@ auto or_out_of_memory(F&& allocate) {
 // Whether memory that exists already may be refused for the limit.
 enum class Limit : uint8_t { holds, waived };
 
+Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
+  const auto allocation = or_out_of_memory([&] { return device_memory(device).allocate(nbytes); });
+  auto* block = new Block();
+  block->device = device;
+  block->allocation = allocation;
+  return block;
+}
+
+// The device that this thread's CPU allocations are taken from; -1: none.
+thread_local c10::DeviceIndex results_device = -1;
+
+// Stands in front of torch's CPU allocator, see ResultsFromPool.
+class ResultAllocator final : public c10::Allocator {
+ public:
+  explicit ResultAllocator(c10::Allocator* next) : next_(next) {}
+
+  c10::DataPtr allocate(size_t nbytes) override {
+    const auto index = results_device;
+    if (C10_LIKELY(index < 0)) {
+      return next_->allocate(nbytes);
+    }
+    auto* block = make_pool_block(nbytes, index);
+    return {block->allocation.data, block, &release_twin_bytes, c10::Device(c10::kCPU)};
+  }
+  // raw_allocate() asks for memory that is its own context. Nothing in torch's CPU kernels does.
+  c10::DeleterFnPtr raw_deleter() const override {
+    return results_device < 0 ? next_->raw_deleter() : nullptr;
+  }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    next_->copy_data(dest, src, count);
+  }
+
+ private:
+  c10::Allocator* next_;
+};
+
+// The Block of a CPU storage whose bytes were allocated for the device, if no hologram storage has
+// it yet: it is then the caller's.
+Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
+  const c10::DataPtr& data = cpu->data_ptr();
+  if (data.get_deleter() != &release_twin_bytes) {
+    return nullptr;
+  }
+  auto* block = static_cast<Block*>(data.get_context());
+  c10::StorageImpl* none = nullptr;
+  if (block->device != device ||
+      !block->twin.compare_exchange_strong(none, cpu, std::memory_order_acq_rel)) {
+    return nullptr;
+  }
+  block->refs.fetch_add(1, std::memory_order_relaxed);
+  return block;
+}
+
 Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
@@ -86,6 +140,10 @@ Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
 c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device,
                         Limit limit) {
   void* data = cpu->mutable_data();  // materialises a copy-on-write storage
+  if (auto* block = claim_result_block(cpu.get(), device)) {
+    cpu.release();
+    return {data, block, &release_device_bytes, hologram_device(device)};
+  }
   auto* block = make_foreign_block(device, cpu->nbytes(), limit);
   block->twin.store(cpu.release(), std::memory_order_release);
   return c10::DataPtr(data, block, &release_device_bytes, hologram_device(device));
@@ -125,11 +183,23 @@ void adopt(c10::StorageImpl* storage) {
 }  // namespace
 
 c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
-  const auto allocation = or_out_of_memory([&] { return device_memory(device).allocate(nbytes); });
-  auto* block = new Block();
-  block->device = device;
-  block->allocation = allocation;
-  return c10::DataPtr(allocation.data, block, &release_device_bytes, hologram_device(device));
+  auto* block = make_pool_block(nbytes, device);
+  return {block->allocation.data, block, &release_device_bytes, hologram_device(device)};
+}
+
+ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
+    : before_(std::exchange(results_device, device)) {}
+
+ResultsFromPool::~ResultsFromPool() {
+  results_device = before_;
+}
+
+void install_result_allocator() {
+  static ResultAllocator* installed = nullptr;
+  if (installed == nullptr) {
+    installed = new ResultAllocator(c10::GetCPUAllocator());  // leaked: storages refer to it
+    c10::SetCPUAllocator(installed, /*priority=*/255);
+  }
 }
 
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {

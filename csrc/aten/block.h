@@ -21,7 +21,7 @@ namespace hologram::aten {
 struct Block {
   // Strong reference owned by the hologram DataPtr; made on first use (see twin()).
   std::atomic<c10::StorageImpl*> twin{nullptr};
-  // The hologram DataPtr and, for pool memory, the twin's DataPtr.
+  // The hologram DataPtr and, for pool memory, the twin's DataPtr (either may be made first).
   std::atomic<uint32_t> refs{1};
   int32_t device = 0;
   Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where the bytes are foreign
@@ -46,6 +46,24 @@ c10::StorageImpl* twin(const c10::Storage& storage);
 // Takes over the bytes of a twin that a CPU kernel has reallocated (out= of another size).
 // Returns true if anything changed.
 bool adopt_twin_bytes(const c10::Storage& storage);
+
+// While one of these lives, what its thread allocates through torch's CPU allocator is memory of a
+// device: the results and temporaries of CPU kernels that run for the delegate. make_storage_over()
+// recognises such bytes and counts nothing twice.
+class ResultsFromPool {
+ public:
+  explicit ResultsFromPool(c10::DeviceIndex device) noexcept;
+  ~ResultsFromPool();
+  ResultsFromPool(const ResultsFromPool&) = delete;
+  ResultsFromPool& operator=(const ResultsFromPool&) = delete;
+
+ private:
+  c10::DeviceIndex before_;
+};
+
+// Puts an allocator in front of torch's CPU allocator that does so. Called once; it hands every
+// other request on.
+void install_result_allocator();
 
 // Makes a hologram storage look at the bytes of a CPU storage, its twin from now on. The size in
 // bytes becomes that of the CPU storage.

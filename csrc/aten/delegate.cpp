@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "aten/block.h"
 #include "aten/generator.h"
 #include "aten/runtime.h"
 
@@ -168,6 +169,7 @@ class BoxedCall {
     finish_device();
     {
       BelowAutograd below;
+      const ResultsFromPool results(leaves_device_ ? c10::DeviceIndex(-1) : device_);
       const auto cpu_keys =
           (keys & kBackendKeys).remove_backend(c10::BackendComponent::PrivateUse1Bit) |
           DispatchKeySet(c10::BackendComponent::CPUBit);
@@ -526,7 +528,10 @@ at::Tensor Delegation::in(const at::Tensor& tensor, bool written) {
               "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(kHologram, device_ < 0 ? current_device() : device_), " and ", device,
               "!");
-  device_ = device.index();
+  if (device_ < 0) {
+    device_ = device.index();
+    results_.emplace(device_);
+  }
   return frame_.argument(tensor, written);
 }
 
@@ -551,6 +556,7 @@ void OperatorDelegate::call(torch::jit::Stack* stack) const {
 }
 
 void register_delegates() {
+  install_result_allocator();
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& [cpu, ours] : delegated_keys) {
     static std::vector<std::unique_ptr<torch::Library>> libraries;

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "aten/alias.h"
+#include "aten/block.h"
 #include "aten/report.h"
 
 namespace hologram::aten {
@@ -38,6 +39,7 @@ class Delegation {
  private:
   AliasFrame frame_;
   BelowAutograd below_;
+  std::optional<ResultsFromPool> results_;  // from the first hologram argument on
   c10::DeviceIndex device_ = -1;
 };
 
