@@ -116,6 +116,20 @@ class TestStatistics(HologramTestCase):
                 self.assertGreaterEqual(stats[f"{key}.all.{column}"], 0)
         self.assertGreater(stats["limit_bytes"], 0)
 
+    def test_stats_by_pool(self):
+        before = torch.hologram.memory_stats()
+        small = torch.empty(3000, device="hologram", dtype=torch.uint8)
+        large = allocate(3)
+        after = torch.hologram.memory_stats()
+        for pool, size in (("boundary", 3072), ("linear", 3 * MIB)):
+            for key, growth in (("allocated_bytes", size), ("allocation", 1)):
+                name = f"{key}.{pool}.current"
+                self.assertEqual(after[name] - before[name], growth, name)
+        for key in ("allocation", "segment", "active"):
+            parts = (after[f"{key}.{pool}.current"] for pool in ("boundary", "linear"))
+            self.assertEqual(sum(parts), after[f"{key}.all.current"], key)
+        del small, large
+
     def test_nothing_before_the_first_use(self):
         run_python(
             """

@@ -36,6 +36,11 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     ``.all.allocated`` and ``.all.freed``. Further entries are ``num_alloc_retries``, ``num_ooms``,
     ``num_device_alloc``, ``num_device_free`` and ``limit_bytes``.
 
+    ``allocation``, ``segment``, ``active``, ``allocated_bytes``, ``active_bytes`` and
+    ``reserved_bytes`` also have these entries by pool, with ``.boundary.`` (blocks up to 12 KiB)
+    and ``.linear.`` (all others, and small ones the boundary pool has no room for) in place of
+    ``.all.``.
+
     ``foreign_bytes`` is the part of the memory that another allocator owns: results of delegated
     operators, imported and shared memory. The allocated and reserved bytes include it.
 
@@ -122,8 +127,9 @@ def memory_snapshot() -> list[dict[str, Any]]:
 
     Returns:
         dictionaries with ``device`` (index), ``address``, ``total_size`` and ``allocated_size``
-        (bytes), ``pool`` and ``blocks``, a list of dictionaries with ``address``, ``size`` and
-        ``requested_size`` (bytes) and ``state`` (``"active_allocated"`` or ``"inactive"``).
+        (bytes), ``pool`` (``"boundary"`` or ``"linear"``) and ``blocks``, a list of dictionaries
+        with ``address``, ``size`` and ``requested_size`` (bytes) and ``state``
+        (``"active_allocated"`` or ``"inactive"``).
     """
     lazy_init()
     return [segment for index in range(_C.device_count()) for segment in _C.memory_snapshot(index)]
@@ -139,14 +145,16 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     index = device_index(device)
     stats = memory_stats(index)
     metrics = [
-        ("allocated_bytes", "Allocated memory", _format_bytes),
-        ("reserved_bytes", "Reserved memory", _format_bytes),
-        ("foreign_bytes", "  of it foreign", _format_bytes),
-        ("requested_bytes", "Requested memory", _format_bytes),
-        ("active_bytes", "Active memory", _format_bytes),
-        ("allocation", "Allocations", _format_count),
-        ("active", "Active allocations", _format_count),
-        ("segment", "Segments", _format_count),
+        ("allocated_bytes.all", "Allocated memory", _format_bytes),
+        ("reserved_bytes.all", "Reserved memory", _format_bytes),
+        ("foreign_bytes.all", "  of it foreign", _format_bytes),
+        ("allocated_bytes.boundary", "In boundary pool", _format_bytes),
+        ("allocated_bytes.linear", "In linear pool", _format_bytes),
+        ("requested_bytes.all", "Requested memory", _format_bytes),
+        ("active_bytes.all", "Active memory", _format_bytes),
+        ("allocation.all", "Allocations", _format_count),
+        ("active.all", "Active allocations", _format_count),
+        ("segment.all", "Segments", _format_count),
     ][: 3 if abbreviated else None]
     columns = {"Now": "current", "Peak": "peak", "Total": "allocated", "Freed": "freed"}
 
@@ -160,7 +168,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     lines.append(f"| {'':<19} |" + "".join(f" {name:>11} |" for name in columns))
     lines.append(rule)
     for key, name, form in metrics:
-        values = (stats.get(f"{key}.all.{column}", 0) for column in columns.values())
+        values = (stats.get(f"{key}.{column}", 0) for column in columns.values())
         lines.append(f"| {name:<19} |" + "".join(f" {form(value):>11} |" for value in values))
     lines.append(rule)
     return "\n".join(lines) + "\n"

@@ -42,19 +42,29 @@ c10::DeviceIndex checked(int64_t index) {
   return check_device(narrow(index));
 }
 
-// torch.cuda's names: "<counter>.all.<field>".
+// torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
 py::dict memory_stats(int64_t index) {
   const auto stats = device_memory(checked(index)).stats();
   py::dict out;
-  const auto put = [&](const std::string& name, const Counter& counter) {
+  const auto put = [&](const std::string& name, const Counter& counter, const char* pool = "all") {
     const auto field = [&](const char* suffix, int64_t value) {
-      out[py::str(name + ".all." + suffix)] = value;
+      out[py::str(name + "." + pool + "." + suffix)] = value;
     };
     field("current", counter.current);
     field("peak", counter.peak);
     field("allocated", counter.allocated);
     field("freed", counter.freed);
   };
+  const auto put_pool = [&](const char* pool, const PoolStats& part) {
+    put("allocation", part.allocation, pool);
+    put("segment", part.segment, pool);
+    put("active", part.allocation, pool);
+    put("allocated_bytes", part.allocated_bytes, pool);
+    put("active_bytes", part.allocated_bytes, pool);
+    put("reserved_bytes", part.reserved_bytes, pool);
+  };
+  put_pool("boundary", stats.boundary);
+  put_pool("linear", stats.linear);
   put("allocation", stats.allocation);
   put("segment", stats.segment);
   put("active", stats.active);

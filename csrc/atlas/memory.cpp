@@ -38,6 +38,22 @@ size_t capacity_of(int class_index) {
   return static_cast<size_t>(5 + class_index % 4) << (k - 2);
 }
 
+size_t boundary_capacity(size_t nbytes) {
+  return static_cast<size_t>(BoundaryPool::pages_for(nbytes)) * kBoundaryPageBytes;
+}
+
+// Adds the block that follows the ones listed so far; requested == 0: it is not in use.
+void append_block(SegmentInfo& segment, const char* address, size_t size, size_t requested) {
+  if (requested != 0) {
+    segment.allocated_size += size;
+    segment.blocks.push_back({address, size, requested, true});
+  } else if (!segment.blocks.empty() && !segment.blocks.back().active) {
+    segment.blocks.back().size += size;
+  } else {
+    segment.blocks.push_back({address, size, 0, false});
+  }
+}
+
 [[noreturn]] void die(const char* what, const void* pointer) noexcept {
   std::fprintf(stderr, "hologram: %s: %p\n", what, pointer);
   std::abort();
@@ -144,6 +160,7 @@ MemoryPool::MemoryPool(Backend& backend, size_t limit)
 }
 
 MemoryPool::~MemoryPool() {
+  if (boundary_.attached()) backend_.free_segment(boundary_.detach(), kBoundaryBytes);
   while (Segment* segment = segments_) {
     segments_ = segment->next;
     backend_.free_segment(segment->base, segment->bytes);
@@ -156,16 +173,81 @@ size_t MemoryPool::round_size(size_t nbytes) noexcept {
   return nbytes > kLargestRequest ? nbytes : capacity_of(class_of(nbytes));
 }
 
+inline void MemoryPool::count_allocation(PoolCounters& pool, size_t capacity,
+                                         size_t nbytes) noexcept {
+  pool.allocation.add(1);
+  pool.allocated_bytes.add(static_cast<int64_t>(capacity));
+  requested_bytes_.add(static_cast<int64_t>(nbytes));
+  allocation_.add(1);
+  allocated_bytes_.add(static_cast<int64_t>(capacity));
+}
+
+inline void MemoryPool::count_deallocation(PoolCounters& pool, size_t capacity,
+                                           size_t nbytes) noexcept {
+  pool.allocation.subtract(1);
+  pool.allocated_bytes.subtract(static_cast<int64_t>(capacity));
+  requested_bytes_.subtract(static_cast<int64_t>(nbytes));
+  allocation_.add(-1);
+  allocated_bytes_.add(-static_cast<int64_t>(capacity));
+}
+
+void MemoryPool::count_segment(PoolCounters& pool, size_t nbytes) noexcept {
+  pool.segment.add(1);
+  pool.reserved_bytes.add(static_cast<int64_t>(nbytes));
+  segment_.add(1);
+  reserved_bytes_.add(static_cast<int64_t>(nbytes));
+  ++num_device_alloc_;
+}
+
+void MemoryPool::count_segment_end(PoolCounters& pool, size_t nbytes) noexcept {
+  pool.segment.subtract(1);
+  pool.reserved_bytes.subtract(static_cast<int64_t>(nbytes));
+  segment_.add(-1);
+  reserved_bytes_.add(-static_cast<int64_t>(nbytes));
+  ++num_device_free_;
+}
+
+// Hands out a block of the class if it has one. Callers hold lock_.
+inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept {
+  FreeBlock found;
+  if (!cls.free.empty()) {
+    found = cls.free.back();
+    cls.free.pop_back();
+  } else if (Segment* segment = cls.carving) {
+    found = {segment->base + segment->carved * cls.capacity, segment};
+    if (++segment->carved == cls.blocks_per_segment) cls.carving = nullptr;
+  } else {
+    return false;
+  }
+  Segment& segment = *found.segment;
+  ++segment.live;
+  segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
+  count_allocation(linear_counters_, cls.capacity, nbytes);
+  block = {found.data, cls.capacity};
+  return true;
+}
+
+// Hands out a block of the boundary pool if it has one. Callers hold lock_.
+inline bool MemoryPool::take_boundary(size_t nbytes, Allocation& block) noexcept {
+  char* const data = boundary_.allocate(nbytes);
+  if (data == nullptr) return false;
+  block = {data, boundary_capacity(nbytes)};
+  count_allocation(boundary_counters_, block.capacity, nbytes);
+  return true;
+}
+
 Allocation MemoryPool::allocate(size_t nbytes) {
   if (nbytes == 0) return {};
   if (nbytes <= kLargestRequest) {
-    SizeClass& cls = classes_[static_cast<size_t>(class_of(nbytes))];
     Allocation block;
+    SizeClass* cls;
     {
       const std::lock_guard guard(lock_);
-      if (take(cls, nbytes, block)) return block;
+      if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, block)) return block;
+      cls = &classes_[static_cast<size_t>(class_of(nbytes))];
+      if (take(*cls, nbytes, block)) return block;
     }
-    if (grow(cls, nbytes, block)) return block;
+    if (grow(*cls, nbytes, block)) return block;
   }
   refuse(nbytes);
 }
@@ -182,48 +264,88 @@ void MemoryPool::refuse(size_t nbytes) {
   throw OutOfMemory(nbytes, allocated, reserved, limit);
 }
 
-// Hands out a block of the class if it has one. Callers hold lock_.
-bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept {
-  FreeBlock found;
-  if (!cls.free.empty()) {
-    found = cls.free.back();
-    cls.free.pop_back();
-  } else if (Segment* segment = cls.carving) {
-    found = {segment->base + segment->carved * cls.capacity, segment};
-    if (++segment->carved == cls.blocks_per_segment) cls.carving = nullptr;
-  } else {
-    return false;
+// Takes a block back; where there is none at `data`, says so and changes nothing.
+[[gnu::always_inline]] inline const char* MemoryPool::give_back(void* data) noexcept {
+  const std::lock_guard guard(lock_);
+  if (boundary_.contains(data)) {
+    const size_t nbytes = boundary_.deallocate(data);
+    if (nbytes == 0) return "freed a block twice, or a pointer into the middle of one";
+    count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
+    return nullptr;
   }
-  Segment& segment = *found.segment;
-  ++segment.live;
-  segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
-  allocation_.add(1);
-  allocated_bytes_.add(static_cast<int64_t>(cls.capacity));
-  requested_bytes_.add(static_cast<int64_t>(nbytes));
-  block = {found.data, cls.capacity};
-  return true;
+  Segment* segment = map_->find(data);
+  if (segment == nullptr) return "freed a pointer that is not of this pool";
+  SizeClass& cls = *segment->size_class;
+  char* const start = static_cast<char*>(data);
+  size_t& requested = segment->requested[static_cast<size_t>(start - segment->base) >> cls.shift];
+  if (requested == 0) return "freed a block twice";
+  count_deallocation(linear_counters_, cls.capacity, requested);
+  requested = 0;
+  --segment->live;
+  cls.free.push_back({start, segment});
+  return nullptr;
 }
 
 void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
-  char* data = static_cast<char*>(block.data);
+  if (const char* complaint = give_back(block.data)) die(complaint, block.data);
+}
+
+void MemoryPool::release(void* data) {
+  if (const char* complaint = give_back(data)) {
+    char address[32];
+    std::snprintf(address, sizeof address, "%p", data);
+    throw Error("hologram: " + std::string(complaint) + ": " + address);
+  }
+}
+
+Allocation MemoryPool::allocate_in_class(int class_index, size_t nbytes) {
+  check_boundary_class(class_index);
+  if (nbytes == 0 || nbytes > kBoundaryClassBytes) {
+    throw Error("a block of a boundary class has from 1 to " + std::to_string(kBoundaryClassBytes) +
+                " bytes, not " + std::to_string(nbytes));
+  }
+  while (true) {
+    BoundaryClassUsage usage;
+    bool attached;
+    {
+      const std::lock_guard guard(lock_);
+      if (char* const data = boundary_.allocate_in(class_index, nbytes)) {
+        const Allocation block{data, boundary_capacity(nbytes)};
+        count_allocation(boundary_counters_, block.capacity, nbytes);
+        return block;
+      }
+      attached = boundary_.attached();
+      usage = boundary_.usage(class_index);
+    }
+    if (attached) {
+      throw Error("boundary class " + std::to_string(class_index) + " has no run of " +
+                  std::to_string(BoundaryPool::pages_for(nbytes)) + " free pages: " +
+                  std::to_string(usage.free_pages) + " of its " + std::to_string(kBoundaryPages) +
+                  " pages are free, the longest run is " + std::to_string(usage.longest_free_run));
+    }
+    const std::lock_guard growing(growth_);
+    if (boundary_.attached() || add_boundary()) continue;
+    trim_while_growing();
+    if (!add_boundary()) refuse(kBoundaryBytes);
+  }
+}
+
+BoundaryClassUsage MemoryPool::boundary_class(int class_index) const {
+  check_boundary_class(class_index);
   const std::lock_guard guard(lock_);
-  Segment* segment = map_->find(data);
-  if (segment == nullptr) die("freed a pointer that is not of this pool", data);
-  SizeClass& cls = *segment->size_class;
-  size_t& requested = segment->requested[static_cast<size_t>(data - segment->base) >> cls.shift];
-  if (requested == 0) die("freed a block twice", data);
-  allocation_.subtract(1);
-  allocated_bytes_.subtract(static_cast<int64_t>(cls.capacity));
-  requested_bytes_.subtract(static_cast<int64_t>(requested));
-  requested = 0;
-  --segment->live;
-  cls.free.push_back({data, segment});
+  return boundary_.usage(class_index);
+}
+
+const void* MemoryPool::boundary_base() const noexcept {
+  const std::lock_guard guard(lock_);
+  return boundary_.base();
 }
 
 // The slow path of allocate(): false when neither the system nor the cache can serve the request.
 bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
   const std::lock_guard growing(growth_);
+  const bool small = nbytes <= kLargestBoundaryRequest;
   if (cls.segment_bytes >= kPressureCheck && backend_.available_memory() < cls.segment_bytes) {
     trim_while_growing();
   }
@@ -231,9 +353,10 @@ bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
     {
       // Another thread may have grown the class or freed a block in the meantime.
       const std::lock_guard guard(lock_);
+      if (small && take_boundary(nbytes, block)) return true;
       if (take(cls, nbytes, block)) return true;
     }
-    if (add_segment(cls)) continue;
+    if ((small && add_boundary()) || add_segment(cls)) continue;
     if (retried) return false;
     {
       const std::lock_guard guard(lock_);
@@ -243,13 +366,28 @@ bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
   }
 }
 
+// Whether the limit leaves room for so many more bytes.
+bool MemoryPool::has_room(size_t nbytes) const noexcept {
+  const std::lock_guard guard(lock_);
+  const auto used = static_cast<size_t>(reserved_bytes_.current);
+  return used <= limit_ && nbytes <= limit_ - used;
+}
+
+// Gives the boundary pool its region; false when it has one or it does not fit. Callers hold
+// growth_, under which alone a region comes and goes.
+bool MemoryPool::add_boundary() noexcept {
+  if (boundary_.attached() || !has_room(kBoundaryBytes)) return false;
+  void* const base = backend_.allocate_segment(kBoundaryBytes);
+  if (base == nullptr) return false;
+  const std::lock_guard guard(lock_);
+  boundary_.attach(base);
+  count_segment(boundary_counters_, kBoundaryBytes);
+  return true;
+}
+
 // Gives the class a new segment; false when it does not fit. Callers hold growth_.
 bool MemoryPool::add_segment(SizeClass& cls) {
-  {
-    const std::lock_guard guard(lock_);
-    const auto used = static_cast<size_t>(reserved_bytes_.current);
-    if (used > limit_ || cls.segment_bytes > limit_ - used) return false;
-  }
+  if (!has_room(cls.segment_bytes)) return false;
   auto segment = std::make_unique<Segment>();
   const size_t entries = cls.blocks_per_segment == 1 ? 1 : cls.segment_bytes >> cls.shift;
   segment->requested = std::make_unique<size_t[]>(entries);
@@ -276,9 +414,7 @@ bool MemoryPool::add_segment(SizeClass& cls) {
   segment->next = segments_;
   if (segments_ != nullptr) segments_->previous = segment.get();
   segments_ = segment.release();
-  segment_.add(1);
-  reserved_bytes_.add(static_cast<int64_t>(cls.segment_bytes));
-  ++num_device_alloc_;
+  count_segment(linear_counters_, cls.segment_bytes);
   return true;
 }
 
@@ -290,8 +426,13 @@ void MemoryPool::trim() noexcept {
 // Callers hold growth_.
 void MemoryPool::trim_while_growing() noexcept {
   Segment* idle = nullptr;  // singly linked by `next`
+  void* idle_boundary = nullptr;
   {
     const std::lock_guard guard(lock_);
+    if (boundary_.attached() && boundary_counters_.allocation.current() == 0) {
+      idle_boundary = boundary_.detach();
+      count_segment_end(boundary_counters_, kBoundaryBytes);
+    }
     for (int i = 0; i < kClassCount; ++i) {
       SizeClass& cls = classes_[static_cast<size_t>(i)];
       std::erase_if(cls.free, [](const FreeBlock& block) { return block.segment->live == 0; });
@@ -304,13 +445,12 @@ void MemoryPool::trim_while_growing() noexcept {
       if (next != nullptr) next->previous = segment->previous;
       segment->size_class->blocks -= segment->size_class->blocks_per_segment;
       map_->set(segment->base, segment->bytes, nullptr);
-      segment_.subtract(1);
-      reserved_bytes_.subtract(static_cast<int64_t>(segment->bytes));
-      ++num_device_free_;
+      count_segment_end(linear_counters_, segment->bytes);
       segment->next = idle;
       idle = segment;
     }
   }
+  if (idle_boundary != nullptr) backend_.free_segment(idle_boundary, kBoundaryBytes);
   while (Segment* segment = idle) {
     idle = segment->next;
     backend_.free_segment(segment->base, segment->bytes);
@@ -319,61 +459,76 @@ void MemoryPool::trim_while_growing() noexcept {
 }
 
 void MemoryPool::admit_foreign(size_t nbytes) {
-  const auto fits = [&] {
-    const std::lock_guard guard(lock_);
-    const auto used = static_cast<size_t>(reserved_bytes_.current);
-    return used <= limit_ && nbytes <= limit_ - used;
-  };
-  if (!fits()) {
+  if (!has_room(nbytes)) {
     trim();
-    if (!fits()) refuse(nbytes);
+    if (!has_room(nbytes)) refuse(nbytes);
   }
   note_foreign(static_cast<ptrdiff_t>(nbytes));
 }
 
 void MemoryPool::note_foreign(ptrdiff_t bytes) noexcept {
   const std::lock_guard guard(lock_);
-  for (FastCounter* counter :
-       {&foreign_bytes_, &allocated_bytes_, &requested_bytes_, &reserved_bytes_}) {
+  for (FastCounter* counter : {&foreign_bytes_, &requested_bytes_}) {
     if (bytes >= 0) {
       counter->add(bytes);
     } else {
       counter->subtract(-bytes);
     }
   }
+  allocated_bytes_.add(bytes);
+  reserved_bytes_.add(bytes);
 }
 
 MemoryStats MemoryPool::stats() const {
   const std::lock_guard guard(lock_);
+  const PoolStats boundary = boundary_counters_.read(), linear = linear_counters_.read();
+  const Counter foreign = foreign_bytes_.read();
+  const auto sum = [](const Level& level, const Counter& a, const Counter& b, const Counter& c) {
+    return Counter{level.current, level.peak, a.allocated + b.allocated + c.allocated,
+                   a.freed + b.freed + c.freed};
+  };
+  const Counter allocation = sum(allocation_, boundary.allocation, linear.allocation, {});
   return {
-      .allocation = allocation_.read(),
-      .segment = segment_.read(),
-      .active = allocation_.read(),
-      .allocated_bytes = allocated_bytes_.read(),
-      .reserved_bytes = reserved_bytes_.read(),
+      .allocation = allocation,
+      .segment = sum(segment_, boundary.segment, linear.segment, {}),
+      .active = allocation,
+      .allocated_bytes =
+          sum(allocated_bytes_, boundary.allocated_bytes, linear.allocated_bytes, foreign),
+      .reserved_bytes =
+          sum(reserved_bytes_, boundary.reserved_bytes, linear.reserved_bytes, foreign),
       .requested_bytes = requested_bytes_.read(),
-      .foreign_bytes = foreign_bytes_.read(),
+      .foreign_bytes = foreign,
       .num_alloc_retries = num_alloc_retries_,
       .num_ooms = num_ooms_,
       .num_device_alloc = num_device_alloc_,
       .num_device_free = num_device_free_,
       .limit = limit_,
+      .boundary = boundary,
+      .linear = linear,
   };
+}
+
+std::array<MemoryPool::FastCounter*, 10> MemoryPool::counters() noexcept {
+  PoolCounters &boundary = boundary_counters_, &linear = linear_counters_;
+  return {&boundary.allocation,     &linear.allocation,        &boundary.segment,
+          &linear.segment,          &boundary.allocated_bytes, &linear.allocated_bytes,
+          &boundary.reserved_bytes, &linear.reserved_bytes,    &requested_bytes_,
+          &foreign_bytes_};
 }
 
 void MemoryPool::reset_peak() noexcept {
   const std::lock_guard guard(lock_);
-  for (FastCounter* counter : {&allocation_, &allocated_bytes_, &requested_bytes_, &segment_,
-                               &reserved_bytes_, &foreign_bytes_}) {
-    counter->peak = counter->current;
+  for (FastCounter* counter : counters()) counter->peak = counter->current();
+  for (Level* level : {&allocation_, &allocated_bytes_, &segment_, &reserved_bytes_}) {
+    level->peak = level->current;
   }
 }
 
 void MemoryPool::reset_accumulated() noexcept {
   const std::lock_guard guard(lock_);
-  for (FastCounter* counter : {&allocation_, &allocated_bytes_, &requested_bytes_, &segment_,
-                               &reserved_bytes_, &foreign_bytes_}) {
-    counter->reset_accumulated();
+  for (FastCounter* counter : counters()) {
+    counter->allocated_before = counter->allocated;
+    counter->freed_before = counter->freed;
   }
   num_alloc_retries_ = num_ooms_ = num_device_alloc_ = num_device_free_ = 0;
 }
@@ -411,11 +566,29 @@ std::pair<size_t, size_t> MemoryPool::info() const noexcept {
   return {std::min({left, available, total}), total};
 }
 
+// Callers hold growth_.
+SegmentInfo MemoryPool::boundary_snapshot() const {
+  const auto requests = std::make_unique<BoundaryPool::Requests>();
+  {
+    const std::lock_guard guard(lock_);
+    *requests = boundary_.requests();
+  }
+  SegmentInfo info{boundary_.base(), kBoundaryBytes, 0, "boundary", {}};
+  for (size_t place = 0, pages; place < requests->size(); place += pages) {
+    const size_t nbytes = (*requests)[place];
+    const size_t capacity = boundary_capacity(std::max(nbytes, size_t{1}));
+    append_block(info, boundary_.base() + place * kBoundaryPageBytes, capacity, nbytes);
+    pages = capacity / kBoundaryPageBytes;
+  }
+  return info;
+}
+
 std::vector<SegmentInfo> MemoryPool::snapshot() const {
   // growth_ keeps the list of segments still, so that memory for the answer can be had before
   // lock_.
   const std::lock_guard growing(growth_);
   std::vector<SegmentInfo> answer;
+  if (boundary_.attached()) answer.push_back(boundary_snapshot());
   for (const Segment* segment = segments_; segment != nullptr; segment = segment->next) {
     const SizeClass& cls = *segment->size_class;
     std::vector<size_t> requested(cls.blocks_per_segment);
@@ -427,15 +600,7 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
     }
     SegmentInfo info{segment->base, segment->bytes, 0, "linear", {}};
     for (size_t i = 0; i < requested.size(); ++i) {
-      const char* address = segment->base + i * cls.capacity;
-      if (requested[i] != 0) {
-        info.allocated_size += cls.capacity;
-        info.blocks.push_back({address, cls.capacity, requested[i], true});
-      } else if (!info.blocks.empty() && !info.blocks.back().active) {
-        info.blocks.back().size += cls.capacity;
-      } else {
-        info.blocks.push_back({address, cls.capacity, 0, false});
-      }
+      append_block(info, segment->base + i * cls.capacity, cls.capacity, requested[i]);
     }
     answer.push_back(std::move(info));
   }
@@ -446,6 +611,7 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
 
 bool MemoryPool::owns(const void* pointer) const noexcept {
   const std::lock_guard guard(lock_);
+  if (boundary_.contains(pointer)) return true;
   const Segment* segment = map_->find(pointer);
   return segment != nullptr &&
          static_cast<size_t>(static_cast<const char*>(pointer) - segment->base) < segment->bytes;

@@ -1,16 +1,21 @@
-// The linear pool: a caching allocator of one device.
+// The memory of one device: the boundary pool (atlas/boundary.h) for small blocks and the linear
+// pool, a caching allocator, for all others and for what the boundary pool has no room for.
 //
-// A request is rounded up to a size class (multiples of 64 B up to 256 B, then four per power of
-// two, so at most 25 % is lost). Blocks up to 512 KiB are carved from 1 MiB segments that hold one
-// class each; larger blocks are segments of their own. A freed block goes on top of its class's
-// stack and is the next to be handed out, because it is the warmest. Bookkeeping lies outside the
-// blocks, so the memory itself need not be addressable by the host.
+// In the linear pool a request is rounded up to a size class (multiples of 64 B up to 256 B, then
+// four per power of two, so at most 25 % is lost). Blocks up to 512 KiB are carved from 1 MiB
+// segments that hold one class each; larger blocks are segments of their own. A freed block goes on
+// top of its class's stack and is the next to be handed out, because it is the warmest. Bookkeeping
+// lies outside the blocks, so the memory itself need not be addressable by the host.
+//
+// The region of the boundary pool is taken from the system by the first small request that would
+// otherwise need a new segment. Where the limit leaves no room for it the linear pool serves alone.
 //
 // One spin lock guards a pool. It is held for a few nanoseconds and never across a system call,
 // which makes exact statistics (peaks included) as cheap as plain additions; there are no
 // per-thread caches, so blocks of an exiting thread cannot leak and any thread may free any block.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +24,7 @@
 #include <vector>
 
 #include "atlas/backend.h"
+#include "atlas/boundary.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
@@ -29,6 +35,14 @@ struct Counter {
   int64_t peak = 0;
   int64_t allocated = 0;  // sum of all increases
   int64_t freed = 0;      // sum of all decreases
+};
+
+// The part of one pool. What neither pool holds is foreign.
+struct PoolStats {
+  Counter allocation;
+  Counter segment;
+  Counter allocated_bytes;
+  Counter reserved_bytes;
 };
 
 struct MemoryStats {
@@ -44,6 +58,7 @@ struct MemoryStats {
   int64_t num_device_alloc = 0;  // segments ever taken from the system
   int64_t num_device_free = 0;   // segments ever given back
   size_t limit = 0;
+  PoolStats boundary, linear;
 };
 
 struct Allocation {
@@ -62,7 +77,7 @@ struct SegmentInfo {
   const void* address;
   size_t total_size;
   size_t allocated_size;  // sum of the active blocks
-  const char* pool;       // "linear"
+  const char* pool;       // "boundary" or "linear"
   std::vector<BlockInfo> blocks;
 };
 
@@ -74,6 +89,9 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
+  // Requests up to this many bytes go to the boundary pool first.
+  static constexpr size_t kLargestBoundaryRequest = kBoundaryClassBytes;
+
   // At least `nbytes` bytes, 64-byte aligned; {nullptr, 0} for nbytes == 0. When the limit or the
   // system is in the way the cache is given back and the request tried again.
   // Throws OutOfMemory.
@@ -82,6 +100,22 @@ class MemoryPool {
   // Takes back a block of this pool, from any thread; nullptr is ignored and `capacity` is not
   // read. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
+
+  // The same with an error in place of the end of the process: Error where no block in use starts
+  // at `data`.
+  void release(void* data);
+
+  // A block of the boundary pool in class 0..95, for 1..12288 bytes. Throws Error for a class or a
+  // size outside its range and where the class has no run of free pages that is long enough,
+  // OutOfMemory where the region cannot be had from the system.
+  Allocation allocate_in_class(int class_index, size_t nbytes);
+
+  // What is free in class 0..95 of the boundary pool. Throws Error for another class.
+  BoundaryClassUsage boundary_class(int class_index) const;
+
+  // Start of the boundary pool's region, to which boundary_offset() refers; nullptr while there is
+  // none. It stays until a trim finds it empty.
+  const void* boundary_base() const noexcept;
 
   // Adds `bytes` (negative: subtracts) to foreign_bytes and to the totals it is part of,
   // so it counts towards the limit.
@@ -114,7 +148,7 @@ class MemoryPool {
   // Whether `pointer` lies inside a segment of this pool.
   bool owns(const void* pointer) const noexcept;
 
-  // Bytes `allocate(nbytes)` would hand out.
+  // Capacity of a block of the linear pool for `nbytes` bytes.
   static size_t round_size(size_t nbytes) noexcept;
 
   // Used by the fork guard only: no other thread is inside the pool between the two calls.
@@ -126,26 +160,48 @@ class MemoryPool {
   struct FreeBlock;
   struct SizeClass;
   class SegmentMap;
-  // A counter whose `freed` is derived, so that a free costs one subtraction.
+  // A counter with `current` derived, so that it costs one addition per allocation and per free.
   struct FastCounter {
-    int64_t current = 0, peak = 0, allocated = 0, base = 0;  // freed = base + allocated - current
+    int64_t allocated = 0, freed = 0, peak = 0;
+    int64_t allocated_before = 0, freed_before = 0;  // at the last reset_accumulated()
+    int64_t current() const noexcept { return allocated - freed; }
+    void add(int64_t amount) noexcept {
+      allocated += amount;
+      if (current() > peak) peak = current();
+    }
+    void subtract(int64_t amount) noexcept { freed += amount; }
+    Counter read() const noexcept {
+      return {current(), peak, allocated - allocated_before, freed - freed_before};
+    }
+  };
+  struct Level {
+    int64_t current = 0, peak = 0;
     void add(int64_t amount) noexcept {
       current += amount;
-      allocated += amount;
-      peak = current > peak ? current : peak;
+      if (current > peak) peak = current;
     }
-    void subtract(int64_t amount) noexcept { current -= amount; }
-    void reset_accumulated() noexcept {
-      allocated = 0;
-      base = current;
+  };
+  struct PoolCounters {
+    FastCounter allocation, allocated_bytes, segment, reserved_bytes;
+    PoolStats read() const noexcept {
+      return {allocation.read(), segment.read(), allocated_bytes.read(), reserved_bytes.read()};
     }
-    Counter read() const noexcept { return {current, peak, allocated, base + allocated - current}; }
   };
 
   [[noreturn]] void refuse(size_t nbytes);
   bool take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept;
+  bool take_boundary(size_t nbytes, Allocation& block) noexcept;
+  const char* give_back(void* data) noexcept;
   bool grow(SizeClass& cls, size_t nbytes, Allocation& block);
+  bool has_room(size_t nbytes) const noexcept;
   bool add_segment(SizeClass& cls);
+  bool add_boundary() noexcept;
+  void count_allocation(PoolCounters& pool, size_t capacity, size_t nbytes) noexcept;
+  void count_deallocation(PoolCounters& pool, size_t capacity, size_t nbytes) noexcept;
+  void count_segment(PoolCounters& pool, size_t nbytes) noexcept;
+  void count_segment_end(PoolCounters& pool, size_t nbytes) noexcept;
+  std::array<FastCounter*, 10> counters() noexcept;
+  SegmentInfo boundary_snapshot() const;
   void trim_while_growing() noexcept;
 
   Backend& backend_;
@@ -153,13 +209,16 @@ class MemoryPool {
   // all data below.
   mutable std::mutex growth_;
   mutable SpinLock lock_;
-  FastCounter allocation_, allocated_bytes_, requested_bytes_;
-  FastCounter segment_, reserved_bytes_, foreign_bytes_;
+  // Of the device's totals only levels are kept: the rest is the sum of the parts.
+  PoolCounters boundary_counters_, linear_counters_;
+  FastCounter requested_bytes_, foreign_bytes_;
+  Level allocation_, allocated_bytes_, segment_, reserved_bytes_;
   int64_t num_alloc_retries_ = 0, num_ooms_ = 0, num_device_alloc_ = 0, num_device_free_ = 0;
   size_t limit_;
   Segment* segments_ = nullptr;  // doubly linked list of all segments
   std::unique_ptr<SizeClass[]> classes_;
   std::unique_ptr<SegmentMap> map_;
+  BoundaryPool boundary_;
 };
 
 }  // namespace hologram

@@ -10,7 +10,18 @@ namespace hologram {
 class SpinLock {
  public:
   void lock() noexcept {
-    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire); ++spins) {
+    if (locked_.exchange(true, std::memory_order_acquire)) [[unlikely]]
+      wait();
+  }
+  void unlock() noexcept { locked_.store(false, std::memory_order_release); }
+
+ private:
+  static constexpr int kSpinsBeforeYield = 16;
+
+  // Out of line: callers keep their registers for the case without a wait.
+  [[gnu::noinline]] void wait() noexcept {
+    int spins = 0;
+    do {
       while (locked_.load(std::memory_order_relaxed)) {
         // The holder may have been preempted: after a short wait let it run.
         if (++spins > kSpinsBeforeYield) {
@@ -19,12 +30,8 @@ class SpinLock {
           pause();
         }
       }
-    }
+    } while (locked_.exchange(true, std::memory_order_acquire));
   }
-  void unlock() noexcept { locked_.store(false, std::memory_order_release); }
-
- private:
-  static constexpr int kSpinsBeforeYield = 16;
 
   static void pause() noexcept {
 #if defined(__x86_64__)

@@ -105,11 +105,12 @@ TEST(memory_blocks_are_aligned_disjoint_and_usable) {
   std::vector<std::pair<Allocation, int>> blocks;
   int tag = 0;
   for (const size_t n :
-       {1, 64, 65, 300, 1000, 12288, 70'000, 300'000, 524'288, 524'289, 3'000'000}) {
+       {1, 64, 65, 300, 1000, 12288, 12289, 70'000, 300'000, 524'288, 524'289, 3'000'000}) {
     for (int i = 0; i < 5; ++i) {
       const Allocation block = f.pool.allocate(n);
       CHECK(block.capacity >= n);
-      CHECK_EQ(block.capacity, MemoryPool::round_size(n));
+      const size_t pages = (static_cast<size_t>(n) + 255) / 256;
+      CHECK_EQ(block.capacity, n <= 12288 ? pages * 256 : MemoryPool::round_size(n));
       CHECK_EQ(reinterpret_cast<uintptr_t>(block.data) % 64, 0u);
       std::memset(block.data, ++tag, block.capacity);
       blocks.emplace_back(block, tag);
@@ -125,7 +126,7 @@ TEST(memory_blocks_are_aligned_disjoint_and_usable) {
 
 TEST(memory_last_freed_is_first_reused) {
   Fixture f;
-  for (const size_t n : {size_t{100}, 12 * kKiB, 2 * kMiB}) {
+  for (const size_t n : {size_t{100}, 12 * kKiB, 20 * kKiB, 2 * kMiB}) {
     const Allocation a = f.pool.allocate(n), b = f.pool.allocate(n), c = f.pool.allocate(n);
     f.pool.deallocate(a);
     f.pool.deallocate(c);
@@ -135,16 +136,16 @@ TEST(memory_last_freed_is_first_reused) {
     CHECK_EQ(f.pool.allocate(n).data, a.data);
     for (const Allocation& block : {a, b, c}) f.pool.deallocate(block);
   }
-  CHECK_EQ(f.pool.stats().num_device_alloc, 1 + 1 + 3);
+  CHECK_EQ(f.pool.stats().num_device_alloc, 1 + 1 + 3);  // small, 20 KiB, 2 MiB
 }
 
 TEST(memory_small_blocks_share_segments) {
   Fixture f;
   std::vector<Allocation> blocks;
-  for (int i = 0; i < 85; ++i)
-    blocks.push_back(f.pool.allocate(12 * kKiB));  // 85 * 12 KiB <= 1 MiB
+  for (int i = 0; i < 51; ++i)
+    blocks.push_back(f.pool.allocate(20 * kKiB));  // 51 * 20 KiB <= 1 MiB
   CHECK_EQ(f.pool.stats().segment.current, 1);
-  blocks.push_back(f.pool.allocate(12 * kKiB));
+  blocks.push_back(f.pool.allocate(20 * kKiB));
   CHECK_EQ(f.pool.stats().segment.current, 2);
   CHECK_EQ(f.pool.stats().reserved_bytes.current, 2 * kMiB);
   for (const Allocation& block : blocks) f.pool.deallocate(block);
@@ -161,17 +162,26 @@ TEST(memory_capacity_of_a_free_is_not_read) {
 
 TEST(memory_statistics_are_exact) {
   Fixture f;
-  const Allocation a = f.pool.allocate(100), b = f.pool.allocate(2 * kMiB);
+  const Allocation a = f.pool.allocate(13'000), b = f.pool.allocate(2 * kMiB);
   f.pool.deallocate(a);
-  const Allocation c = f.pool.allocate(60);
+  const Allocation c = f.pool.allocate(300);
   MemoryStats stats = f.pool.stats();
   CHECK(same(stats.allocation, 2, 2, 3, 1));
   CHECK(same(stats.active, 2, 2, 3, 1));
-  const int64_t large = 2 * kMiB, segments = kMiB + large + kMiB;  // classes 128, 2 MiB, 64
-  CHECK(same(stats.allocated_bytes, large + 64, large + 128, large + 192, 128));
-  CHECK(same(stats.requested_bytes, large + 60, large + 100, large + 160, 100));
+  const int64_t large = 2 * kMiB, small = 14 * kKiB;
+  const int64_t boundary = kBoundaryBytes, segments = kMiB + large + boundary;
+  CHECK(same(stats.allocated_bytes, large + 512, large + small, large + small + 512, small));
+  CHECK(same(stats.requested_bytes, large + 300, large + 13'000, large + 13'300, 13'000));
   CHECK(same(stats.segment, 3, 3, 3, 0));
   CHECK(same(stats.reserved_bytes, segments, segments, segments, 0));
+  CHECK(same(stats.boundary.allocation, 1, 1, 1, 0));
+  CHECK(same(stats.boundary.allocated_bytes, 512, 512, 512, 0));
+  CHECK(same(stats.boundary.segment, 1, 1, 1, 0));
+  CHECK(same(stats.boundary.reserved_bytes, boundary, boundary, boundary, 0));
+  CHECK(same(stats.linear.allocation, 1, 2, 2, 1));
+  CHECK(same(stats.linear.allocated_bytes, large, large + small, large + small, small));
+  CHECK(same(stats.linear.segment, 2, 2, 2, 0));
+  CHECK(same(stats.linear.reserved_bytes, kMiB + large, kMiB + large, kMiB + large, 0));
   CHECK_EQ(stats.num_device_alloc, 3);
   CHECK_EQ(stats.limit, 1000 * kMiB);
   CHECK_EQ(f.backend.held.load(), static_cast<size_t>(segments));
@@ -180,7 +190,9 @@ TEST(memory_statistics_are_exact) {
   f.pool.reset_accumulated();
   stats = f.pool.stats();
   CHECK(same(stats.allocation, 2, 2, 0, 0));
-  CHECK(same(stats.allocated_bytes, large + 64, large + 64, 0, 0));
+  CHECK(same(stats.allocated_bytes, large + 512, large + 512, 0, 0));
+  CHECK(same(stats.boundary.allocated_bytes, 512, 512, 0, 0));
+  CHECK(same(stats.linear.allocation, 1, 1, 0, 0));
   CHECK_EQ(stats.num_device_alloc, 0);
 
   f.pool.deallocate(b);
@@ -188,17 +200,19 @@ TEST(memory_statistics_are_exact) {
   f.pool.trim();
   stats = f.pool.stats();
   CHECK(same(stats.allocation, 0, 2, 0, 2));
-  CHECK(same(stats.allocated_bytes, 0, large + 64, 0, large + 64));
-  CHECK(same(stats.requested_bytes, 0, large + 60, 0, large + 60));
+  CHECK(same(stats.allocated_bytes, 0, large + 512, 0, large + 512));
+  CHECK(same(stats.requested_bytes, 0, large + 300, 0, large + 300));
   CHECK(same(stats.reserved_bytes, 0, segments, 0, segments));
   CHECK(same(stats.segment, 0, 3, 0, 3));
+  CHECK(same(stats.boundary.reserved_bytes, 0, boundary, 0, boundary));
+  CHECK(same(stats.linear.allocated_bytes, 0, large, 0, large));
   CHECK_EQ(stats.num_device_free, 3);
 }
 
 TEST(memory_trim_keeps_segments_with_live_blocks) {
   Fixture f;
-  const Allocation kept = f.pool.allocate(1000), freed = f.pool.allocate(1000);
-  const Allocation other = f.pool.allocate(2000), large = f.pool.allocate(4 * kMiB);
+  const Allocation kept = f.pool.allocate(13'000), freed = f.pool.allocate(13'000);
+  const Allocation other = f.pool.allocate(17'000), large = f.pool.allocate(4 * kMiB);
   std::memset(kept.data, 42, kept.capacity);
   f.pool.deallocate(freed);
   f.pool.deallocate(other);
@@ -206,18 +220,18 @@ TEST(memory_trim_keeps_segments_with_live_blocks) {
   f.pool.trim();
   CHECK_EQ(f.pool.stats().segment.current, 1);
   CHECK_EQ(f.backend.held.load(), kMiB);
-  CHECK_EQ(static_cast<char*>(kept.data)[999], 42);
+  CHECK_EQ(static_cast<char*>(kept.data)[12'999], 42);
   CHECK(!f.pool.owns(large.data));
   // The block that stayed free in the kept segment is still handed out, and so is the untouched
   // rest.
-  CHECK_EQ(f.pool.allocate(1000).data, freed.data);
-  const Allocation fresh = f.pool.allocate(1000);
+  CHECK_EQ(f.pool.allocate(13'000).data, freed.data);
+  const Allocation fresh = f.pool.allocate(13'000);
   CHECK_EQ(f.pool.stats().segment.current, 1);
   for (const Allocation& block : {kept, freed, fresh}) f.pool.deallocate(block);
   f.pool.trim();
   CHECK_EQ(f.backend.held.load(), 0u);
   f.pool.trim();
-  f.pool.deallocate(f.pool.allocate(1000));
+  f.pool.deallocate(f.pool.allocate(13'000));
 }
 
 TEST(memory_limit_gives_the_cache_back_before_failing) {
@@ -350,15 +364,18 @@ TEST(memory_snapshot_agrees_with_the_statistics) {
   Fixture f;
   std::vector<Allocation> live, freed;
   for (int i = 0; i < 10; ++i) (i % 3 == 0 ? freed : live).push_back(f.pool.allocate(1000));
+  for (int i = 0; i < 10; ++i) (i % 3 == 0 ? freed : live).push_back(f.pool.allocate(20'000));
   live.push_back(f.pool.allocate(3 * kMiB));
   freed.push_back(f.pool.allocate(5 * kMiB));
   for (const Allocation& block : freed) f.pool.deallocate(block);
 
   const std::vector<SegmentInfo> segments = f.pool.snapshot();
-  CHECK_EQ(segments.size(), 3u);
+  CHECK_EQ(segments.size(), 4u);
   size_t total = 0, allocated = 0, requested = 0, active = 0;
   for (const SegmentInfo& segment : segments) {
-    CHECK_EQ(std::string(segment.pool), "linear");
+    const bool boundary = segment.address == f.pool.boundary_base();
+    CHECK_EQ(std::string(segment.pool), boundary ? "boundary" : "linear");
+    if (boundary) CHECK_EQ(segment.allocated_size, 6 * 1024);
     total += segment.total_size;
     allocated += segment.allocated_size;
     const char* next = static_cast<const char*>(segment.address);
@@ -399,6 +416,124 @@ TEST(memory_owns_its_segments_only) {
   CHECK(!f.pool.owns(reinterpret_cast<void*>(~uintptr_t{0})));
   f.pool.deallocate(small);
   f.pool.deallocate(large);
+}
+
+TEST(memory_small_blocks_lie_in_the_boundary_pool) {
+  Fixture f;
+  CHECK_EQ(f.pool.boundary_base(), nullptr);
+  const Allocation large = f.pool.allocate(12 * kKiB + 1);
+  CHECK_EQ(f.pool.boundary_base(), nullptr);  // nobody has asked for it
+  const Allocation small = f.pool.allocate(1), whole = f.pool.allocate(12 * kKiB);
+  const auto* const base = static_cast<const char*>(f.pool.boundary_base());
+  CHECK_EQ(reinterpret_cast<uintptr_t>(base) % 4096, 0u);
+  CHECK_EQ(small.data, static_cast<const void*>(base + boundary_offset(0, 0, 0)));
+  CHECK_EQ(whole.data, static_cast<const void*>(base + boundary_offset(1, 0, 0)));
+  CHECK_EQ(small.capacity, 256u);
+  CHECK_EQ(f.pool.stats().boundary.allocation.current, 2);
+  CHECK_EQ(f.pool.stats().linear.allocation.current, 1);
+  CHECK(f.pool.owns(base) && f.pool.owns(base + kBoundaryBytes - 1));
+  CHECK(!f.pool.owns(base + kBoundaryBytes));
+  for (const Allocation& block : {small, whole}) f.pool.deallocate(block);
+  CHECK_EQ(f.pool.boundary_base(), static_cast<const void*>(base));
+  f.pool.trim();
+  CHECK_EQ(f.pool.boundary_base(), nullptr);
+  CHECK_EQ(f.pool.stats().boundary.reserved_bytes.current, 0);
+  CHECK(!f.pool.owns(base));
+  f.pool.deallocate(large);
+}
+
+TEST(memory_what_the_boundary_pool_cannot_hold_goes_to_the_linear_pool) {
+  Fixture f;
+  std::vector<Allocation> blocks;
+  // One page in each class leaves no run of 48.
+  for (int c = 0; c < kBoundaryClasses; ++c) blocks.push_back(f.pool.allocate_in_class(c, 1));
+  blocks.push_back(f.pool.allocate(12 * kKiB));
+  CHECK_EQ(f.pool.stats().linear.allocation.current, 1);
+  blocks.push_back(f.pool.allocate(47 * 256));
+  CHECK_EQ(f.pool.stats().linear.allocation.current, 1);
+  for (int i = 0; i < 100; ++i) blocks.push_back(f.pool.allocate(47 * 256));
+  CHECK_EQ(f.pool.stats().linear.allocation.current, 1 + 100 - 95);
+  for (const Allocation& block : blocks) f.pool.deallocate(block);
+  const Allocation block = f.pool.allocate(12 * kKiB);
+  CHECK_EQ(f.pool.stats().boundary.allocation.current, 1);
+  f.pool.deallocate(block);
+}
+
+TEST(memory_limit_below_the_boundary_pool) {
+  Fixture f(kMiB);
+  const Allocation block = f.pool.allocate(100);
+  CHECK_EQ(f.pool.stats().linear.allocation.current, 1);
+  CHECK_EQ(f.pool.boundary_base(), nullptr);
+  CHECK_THROWS(f.pool.allocate_in_class(0, 100), OutOfMemory, "Tried to allocate 1.12 MiB");
+  f.pool.set_limit(8 * kMiB);
+  const Allocation named = f.pool.allocate_in_class(0, 100);
+  CHECK_EQ(f.pool.stats().boundary.allocation.current, 1);
+  for (const Allocation& each : {block, named}) f.pool.deallocate(each);
+}
+
+TEST(memory_a_boundary_class_by_name) {
+  Fixture f;
+  CHECK_EQ(f.pool.boundary_class(95).free_pages, 48);
+  const Allocation a = f.pool.allocate_in_class(95, 30 * 256),
+                   b = f.pool.allocate_in_class(95, 256);
+  CHECK_EQ(a.capacity, 30u * 256);
+  CHECK_EQ(static_cast<const char*>(b.data) - static_cast<const char*>(f.pool.boundary_base()),
+           boundary_offset(95, 30, 0));
+  CHECK_EQ(f.pool.boundary_class(95).free_pages, 17);
+  CHECK_THROWS(f.pool.allocate_in_class(95, 5000), Error,
+               "boundary class 95 has no run of 20 free pages: 17 of its 48 pages are free, the "
+               "longest run is 17");
+  CHECK_THROWS(f.pool.allocate_in_class(96, 1), Error, "boundary class 96 is out of range");
+  CHECK_THROWS(f.pool.boundary_class(-1), Error, "boundary class -1 is out of range");
+  for (const size_t wrong : {size_t{0}, kBoundaryClassBytes + 1}) {
+    CHECK_THROWS(f.pool.allocate_in_class(0, wrong), Error, "from 1 to 12288 bytes, not ");
+  }
+  CHECK_EQ(f.pool.stats().num_ooms, 0);
+  f.pool.deallocate(a);
+  f.pool.deallocate(b);
+}
+
+TEST(memory_release_reports_misuse) {
+  Fixture f;
+  for (const size_t n : {size_t{1000}, 100 * kKiB}) {
+    const Allocation block = f.pool.allocate(n);
+    f.pool.release(block.data);
+    CHECK_THROWS(f.pool.release(block.data), Error, "freed a block twice");
+  }
+  int local = 0;
+  CHECK_THROWS(f.pool.release(&local), Error, "freed a pointer that is not of this pool: 0x");
+  const Allocation block = f.pool.allocate(1000);
+  CHECK_THROWS(f.pool.release(static_cast<char*>(block.data) + 256), Error,
+               "into the middle of one");
+  CHECK_EQ(f.pool.stats().allocation.current, 1);
+  f.pool.release(block.data);
+  CHECK_EQ(f.pool.stats().allocation.current, 0);
+}
+
+// Once all of a set of blocks has been live at once, a million allocations and frees of its members
+// in random order, large and small, reserve nothing more: no pool fragments.
+TEST(memory_reserved_bytes_do_not_grow) {
+  Fixture f;
+  std::mt19937 random(5);
+  std::vector<size_t> sizes(500);
+  for (size_t& size : sizes) size = 1 + random() % (size_t{1} << (6 + random() % 15));
+  std::vector<Allocation> blocks;
+  for (const size_t size : sizes) blocks.push_back(f.pool.allocate(size));
+  const int64_t reserved = f.pool.stats().reserved_bytes.current;
+  for (int allocations = 0; allocations < 1'000'000;) {
+    const size_t i = random() % sizes.size();
+    if (blocks[i].data == nullptr) {
+      blocks[i] = f.pool.allocate(sizes[i]);
+      ++allocations;
+    } else {
+      f.pool.deallocate(blocks[i]);
+      blocks[i] = {};
+    }
+  }
+  CHECK_EQ(f.pool.stats().reserved_bytes.peak, reserved);
+  for (const Allocation& block : blocks) f.pool.deallocate(block);
+  f.pool.trim();
+  CHECK_EQ(f.pool.stats().reserved_bytes.current, 0);
 }
 
 TEST(memory_misuse_aborts) {

@@ -1,0 +1,120 @@
+#include "atlas/boundary.h"
+
+#include <algorithm>
+#include <string>
+
+#include "atlas/error.h"
+
+namespace hologram {
+namespace {
+
+void check_range(const char* what, int64_t value, int64_t count) {
+  if (value < 0 || value >= count) {
+    throw Error("boundary " + std::string(what) + " " + std::to_string(value) +
+                " is out of range: it must be from 0 to " + std::to_string(count - 1));
+  }
+}
+
+// The set of pages at which `length` consecutive pages of `free` start.
+uint64_t run_starts(uint64_t free, int length) noexcept {
+  for (int have = 1; have < length;) {
+    const int step = std::min(have, length - have);
+    free &= free >> step;
+    have += step;
+  }
+  return free;
+}
+
+int longest_run(uint64_t free) noexcept {
+  int length = 0;
+  for (; free != 0; free &= free >> 1) ++length;
+  return length;
+}
+
+}  // namespace
+
+void check_boundary_class(int64_t class_index) {
+  check_range("class", class_index, kBoundaryClasses);
+}
+
+size_t boundary_offset(int64_t class_index, int64_t page, int64_t byte) {
+  check_boundary_class(class_index);
+  check_range("page", page, kBoundaryPages);
+  check_range("byte", byte, kBoundaryPageBytes);
+  return static_cast<size_t>(class_index) * kBoundaryClassBytes +
+         static_cast<size_t>(page) * kBoundaryPageBytes + static_cast<size_t>(byte);
+}
+
+BoundaryAddress boundary_address(size_t offset) {
+  if (offset >= kBoundaryBytes) {
+    throw Error("boundary offset " + std::to_string(offset) +
+                " is out of range: it must be from 0 to " + std::to_string(kBoundaryBytes - 1));
+  }
+  return {static_cast<int>(offset / kBoundaryClassBytes),
+          static_cast<int>(offset % kBoundaryClassBytes / kBoundaryPageBytes),
+          static_cast<int>(offset % kBoundaryPageBytes)};
+}
+
+void BoundaryPool::attach(void* base) noexcept {
+  base_ = static_cast<char*>(base);
+  bytes_ = kBoundaryBytes;
+  longest_anywhere_ = kBoundaryPages;
+}
+
+void* BoundaryPool::detach() noexcept {
+  void* const base = base_;
+  clear();
+  return base;
+}
+
+void BoundaryPool::clear() noexcept {
+  base_ = nullptr;
+  bytes_ = 0;
+  longest_untouched_ = kBoundaryPages;
+  longest_anywhere_ = 0;
+  touched_.fill(0);
+  free_.fill(kAllPages);
+  longest_.fill(kBoundaryPages);
+  recent_.fill({});  // hints at the first page of all, as good as none
+  requested_.fill(0);
+}
+
+// First fit over the classes. A failure lowers the bounds, so that the same search is not repeated
+// until a run of this length may exist.
+char* BoundaryPool::search(int pages, size_t nbytes) noexcept {
+  for (size_t word = 0; word < touched_.size(); ++word) {
+    for (; touched_[word] != 0; touched_[word] &= touched_[word] - 1) {
+      const size_t i = word * 64 + static_cast<size_t>(std::countr_zero(touched_[word]));
+      const int longest = longest_run(free_[i]);
+      longest_[i] = static_cast<uint8_t>(longest);
+      longest_untouched_ = std::max(longest_untouched_, longest);
+    }
+  }
+  if (pages <= longest_untouched_) {
+    for (size_t i = 0; i < free_.size(); ++i) {
+      if (pages > longest_[i]) continue;
+      if (const uint64_t starts = run_starts(free_[i], pages); starts != 0) {
+        return take(i, std::countr_zero(starts), run_mask(pages), nbytes);
+      }
+      longest_[i] = static_cast<uint8_t>(pages - 1);
+    }
+    longest_untouched_ = pages - 1;
+  }
+  longest_anywhere_ = longest_untouched_;
+  return nullptr;
+}
+
+char* BoundaryPool::allocate_in(int class_index, size_t nbytes) noexcept {
+  if (!attached()) return nullptr;
+  const auto i = static_cast<size_t>(class_index);
+  const int pages = pages_for(nbytes);
+  const uint64_t starts = run_starts(free_[i], pages);
+  return starts == 0 ? nullptr : take(i, std::countr_zero(starts), run_mask(pages), nbytes);
+}
+
+BoundaryClassUsage BoundaryPool::usage(int class_index) const noexcept {
+  const uint64_t free = free_[static_cast<size_t>(class_index)];
+  return {std::popcount(free), longest_run(free)};
+}
+
+}  // namespace hologram
