@@ -52,6 +52,58 @@ def device_check_table() -> str:
     return "".join(f'"{name}",\n' for name in names)
 
 
+# Translation units the quick kernels are spread over: small enough to compile side by side.
+QUICK_UNITS = 6
+
+
+def write_quick_kernels() -> list[str]:
+    """Writes the tables of csrc/aten/quick.h for the overloads in quick_calls.txt.
+
+    An overload that this torch does not have is left out; so are factories, whose device argument
+    is the boxed delegate's business.
+    """
+    headers = Path(torch.__file__).parent / "include/ATen/ops"
+    rows: dict[str, str] = {}
+    for line in Path("csrc/aten/quick_calls.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        full = line.split()[0].removeprefix("aten::")
+        base, _, overload = full.partition(".")
+        struct = f"{base}_{overload}" if overload else base
+        header = headers / f"{base.removesuffix('_') if not base.startswith('__') else base}_ops.h"
+        if not header.exists():
+            header = headers / f"{base}_ops.h"
+        text = header.read_text() if header.exists() else ""
+        declared = re.search(
+            rf"struct TORCH_API {re.escape(struct)} {{\s+using schema = (.+?);", text
+        )
+        if declared and "at::Device" not in declared.group(1):
+            rows[struct] = header.name
+    folder, sources, tables = ROOT / "build/generated", [], []
+    names = sorted(rows)
+    for unit in range(QUICK_UNITS):
+        mine = names[unit::QUICK_UNITS]
+        table = f"quick_rows_{unit}"
+        lines = ["// Written by setup.py.", '#include "aten/quick.h"', ""]
+        lines += [f"#include <ATen/ops/{header}>" for header in sorted({rows[n] for n in mine})]
+        lines += ["", "namespace hologram::aten {", f"extern const QuickRow {table}[] = {{"]
+        lines += [f"    quick_row<at::_ops::{name}>()," for name in mine]
+        lines += ["};", "}  // namespace hologram::aten", ""]
+        path = folder / f"quick_{unit}.cpp"
+        write_if_changed(path, "\n".join(lines))
+        sources.append(str(path.relative_to(ROOT)))
+        tables.append((table, len(mine)))
+    declarations = [f"extern const QuickRow {table}[];" for table, _ in tables]
+    entries = ", ".join(f"{{{table}, {count}}}" for table, count in tables)
+    write_if_changed(
+        folder / "quick_tables.inc",
+        "\n".join(declarations)
+        + "\nstatic std::vector<std::pair<const QuickRow*, size_t>> quick_tables() {\n"
+        + f"  return {{{entries}}};\n}}\n",
+    )
+    return sources
+
+
 write_if_changed(ROOT / "build/generated/device_check.inc", device_check_table())
 write_if_changed(
     ROOT / "torch_hologram/_build_info.py",
@@ -88,7 +140,8 @@ setup(
                 path
                 for layer in ("atlas", "cpu", "aten")
                 for path in glob.glob(f"csrc/{layer}/*.cpp")
-            ),
+            )
+            + write_quick_kernels(),
             include_dirs=[str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",

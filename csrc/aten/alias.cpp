@@ -126,19 +126,40 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
   return storage_alias(cpu, std::move(storage), BackendComponent::PrivateUse1Bit);
 }
 
-at::Tensor AliasFrame::argument(at::Tensor tensor, bool written) {
+const at::Tensor* AliasFrame::known_alias(const at::Tensor& tensor, bool written) {
   for (auto& known : arguments_) {
-    if (known.tensor.is_same(tensor)) {
+    if (known.tensor->is_same(tensor)) {
       known.written |= written;
-      return known.alias;
+      return &*known.alias;
     }
+  }
+  return nullptr;
+}
+
+at::Tensor AliasFrame::argument(at::Tensor tensor, bool written) {
+  using Owned = c10::MaybeOwned<at::Tensor>;
+  if (const auto* known = known_alias(tensor, written)) {
+    return *known;
   }
   auto alias = cpu_alias(tensor);
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
     map_members(tensor);
   }
-  arguments_.push_back({std::move(tensor), alias, written});
+  arguments_.push_back({Owned::owned(std::move(tensor)), Owned::owned(at::Tensor(alias)), written});
   return alias;
+}
+
+void AliasFrame::borrow(const at::Tensor& tensor, bool written, at::Tensor& alias) {
+  using Owned = c10::MaybeOwned<at::Tensor>;
+  if (const auto* known = known_alias(tensor, written)) {
+    alias = *known;
+    return;
+  }
+  alias = cpu_alias(tensor);
+  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
+    map_members(tensor);
+  }
+  arguments_.push_back({Owned::borrowed(tensor), Owned::borrowed(alias), written});
 }
 
 void AliasFrame::map_members(const at::Tensor& tensor) {
@@ -156,10 +177,12 @@ void AliasFrame::map_members(const at::Tensor& tensor) {
 }
 
 void AliasFrame::write_back() {
-  for (auto& [tensor, alias, written] : arguments_) {
-    if (!written) {
+  for (const auto& argument : arguments_) {
+    if (!argument.written) {
       continue;
     }
+    const at::Tensor& tensor = *argument.tensor;
+    const at::Tensor& alias = *argument.alias;
     auto* to = tensor.unsafeGetTensorImpl();
     auto* from = alias.unsafeGetTensorImpl();
     if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
@@ -207,8 +230,8 @@ void AliasFrame::write_back() {
 
 void AliasFrame::bump_versions() {
   for (const auto& known : arguments_) {
-    if (known.written && !known.tensor.is_inference()) {
-      known.tensor.unsafeGetTensorImpl()->bump_version();
+    if (known.written && !known.tensor->is_inference()) {
+      known.tensor->unsafeGetTensorImpl()->bump_version();
     }
   }
 }
@@ -216,9 +239,9 @@ void AliasFrame::bump_versions() {
 const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::DeviceIndex device) {
   const auto* impl = cpu.unsafeGetStorageImpl();
   for (const auto& known : arguments_) {
-    if (known.alias.layout() == c10::kStrided &&
-        known.alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == impl) {
-      return known.tensor.unsafeGetTensorImpl()->unsafe_storage();
+    if (known.alias->layout() == c10::kStrided &&
+        known.alias->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == impl) {
+      return known.tensor->unsafeGetTensorImpl()->unsafe_storage();
     }
   }
   for (const auto& known : mapped_) {
@@ -237,8 +260,8 @@ at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
     return cpu;
   }
   for (const auto& known : arguments_) {
-    if (known.alias.is_same(cpu)) {
-      return known.tensor;
+    if (known.alias->is_same(cpu)) {
+      return *known.tensor;
     }
   }
   if (C10_LIKELY(cpu.layout() == c10::kStrided)) {
@@ -247,6 +270,12 @@ at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
                                       cpu.options().device(c10::Device(kHologram, device)));
     }
     auto* impl = cpu.unsafeGetTensorImpl();
+    if (C10_LIKELY(cpu.use_count() == 1 && impl->unsafe_storage().use_count() == 1 &&
+                   relabel_storage(impl->unsafe_storage().unsafeGetStorageImpl(), device))) {
+      impl->set_storage_keep_dtype(impl->unsafe_storage());  // notes the device
+      impl->_change_backend_component_keys(c10::Device(kHologram, device));
+      return cpu;
+    }
     const auto& storage = storage_for(impl->unsafe_storage(), device);
     if (C10_LIKELY(cpu.use_count() == 1)) {
       impl->set_storage_keep_dtype(storage);

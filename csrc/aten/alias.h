@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
 namespace hologram::aten {
@@ -20,6 +21,9 @@ class AliasFrame {
   // The alias of a hologram argument, one per tensor: kernels compare operands by identity.
   at::Tensor argument(at::Tensor tensor, bool written = false);
 
+  // The same with no reference taken: the caller keeps both tensors for as long as the frame.
+  void borrow(const at::Tensor& tensor, bool written, at::Tensor& alias);
+
   // Copies what CPU kernels may change of a written argument besides its bytes: size, strides,
   // offset, reallocated storage, conjugate and negative bits, sparse members.
   void write_back();
@@ -34,14 +38,15 @@ class AliasFrame {
 
  private:
   struct Argument {
-    at::Tensor tensor;
-    at::Tensor alias;
+    c10::MaybeOwned<at::Tensor> tensor;
+    c10::MaybeOwned<at::Tensor> alias;
     bool written;
   };
   struct Mapped {
     const c10::StorageImpl* cpu;
     c10::Storage hologram;
   };
+  const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
   void map_members(const at::Tensor& tensor);
   const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
 

@@ -216,6 +216,24 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::De
       device_allocator(), resizable));
 }
 
+bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
+  const c10::DataPtr& data = cpu->data_ptr();
+  if (data.get_deleter() != &release_twin_bytes) {
+    return false;
+  }
+  const auto* block = static_cast<const Block*>(data.get_context());
+  if (block->device != device || block->twin.load(std::memory_order_acquire) != nullptr) {
+    return false;
+  }
+  auto& relabelled = cpu->_mutable_data_ptr_no_checks();
+  if (!relabelled.compare_exchange_deleter(&release_twin_bytes, &release_device_bytes)) {
+    return false;
+  }
+  relabelled.unsafe_set_device(hologram_device(device));
+  cpu->set_allocator(device_allocator());
+  return true;
+}
+
 c10::StorageImpl* twin(const c10::Storage& storage) {
   auto* impl = storage.unsafeGetStorageImpl();
   Block* block = block_of(impl->data_ptr());

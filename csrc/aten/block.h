@@ -39,6 +39,11 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
 // Throws c10::OutOfMemoryError where the memory limit leaves no room for them.
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
 
+// Turns a CPU storage that nobody else refers to, and whose bytes were allocated for the device
+// (see ResultsFromPool), into a hologram storage. Returns false, with nothing changed, for another
+// one.
+bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device);
+
 // The CPU storage over the bytes of a hologram storage, for as long as the latter lives.
 // A storage whose DataPtr came from elsewhere (DLPack, set_data_ptr) is given a Block first.
 c10::StorageImpl* twin(const c10::Storage& storage);

@@ -12,6 +12,7 @@
 
 #include "aten/block.h"
 #include "aten/generator.h"
+#include "aten/quick.h"
 #include "aten/runtime.h"
 
 namespace hologram::aten {
@@ -551,6 +552,17 @@ const std::string& OperatorDelegate::name() const {
   return record_->name;
 }
 
+QuickOperator::QuickOperator(const c10::OperatorHandle& op)
+    : op_(op),
+      boxed_(c10::BoxedKernel::makeFromFunctor(std::make_unique<DelegateKernel>(op))),
+      counter_(op_counter(toString(op.operator_name()))) {
+  const Record record(op);
+  always_boxed_ = record.asks_requires_grad;
+  for (const auto& arg : record.args) {
+    written_ |= uint64_t{arg.written} << arg.position;
+  }
+}
+
 void OperatorDelegate::call(torch::jit::Stack* stack) const {
   BoxedCall(*record_, op_, stack).run(DispatchKeySet(DispatchKey::PrivateUse1));
 }
@@ -583,8 +595,12 @@ void register_delegates() {
           !(ours == DispatchKey::PrivateUse1 && excludes_us(toString(name)))) {
         continue;
       }
-      library.impl(toString(name).c_str(),
-                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DelegateKernel>(*op)));
+      const auto quick =
+          ours == DispatchKey::PrivateUse1 ? find_quick_kernel(toString(name)) : nullptr;
+      library.impl(toString(name).c_str(), quick != nullptr
+                                               ? quick(*op)
+                                               : torch::CppFunction::makeFromBoxedFunctor(
+                                                     std::make_unique<DelegateKernel>(*op)));
       if (ours == DispatchKey::PrivateUse1) {
         table().emplace_back(toString(name), Served::delegated);
       }

@@ -1,0 +1,319 @@
+// Unboxed delegates for the operators real programs call most (csrc/aten/quick_calls.txt).
+//
+// The boxed delegate of delegate.cpp serves every operator through a stack of IValues. QuickKernel
+// does the same for one operator whose C++ signature is known, without the stack, in the case that
+// nearly every call is: all tensors dense and on one hologram device. What differs in any way goes
+// to the boxed delegate, which owns the rules and the error messages.
+#pragma once
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/boxing/impl/boxing.h>
+
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "aten/delegate.h"
+#include "aten/generator.h"
+
+namespace hologram::aten {
+
+// What a quick kernel knows of its operator.
+class QuickOperator {
+ public:
+  explicit QuickOperator(const c10::OperatorHandle& op);
+
+  const c10::OperatorHandle& handle() const { return op_; }
+  const c10::BoxedKernel& boxed() const { return boxed_; }
+  OpCounter& counter() const { return counter_; }
+  bool always_boxed() const { return always_boxed_; }
+  // Whether the argument at this position is written, by the schema.
+  bool writes(size_t position) const { return (written_ >> position & 1) != 0; }
+
+ private:
+  c10::OperatorHandle op_;
+  c10::BoxedKernel boxed_;
+  OpCounter& counter_;
+  uint64_t written_ = 0;
+  bool always_boxed_ = false;
+};
+
+// The state of one call: which device, which aliases.
+class QuickCall {
+ public:
+  // Whether an argument leaves the call to this path.
+  template <class T>
+  bool accepts(const T&) {
+    return true;
+  }
+  bool accepts(const at::Tensor& tensor) {
+    if (C10_UNLIKELY(!tensor.defined())) {
+      return true;
+    }
+    const auto device = tensor.device();
+    if (C10_UNLIKELY(device.type() != c10::DeviceType::PrivateUse1 ||
+                     (device_ >= 0 && device.index() != device_))) {
+      return false;
+    }
+    device_ = device.index();
+    return true;
+  }
+  bool accepts(const std::optional<at::Tensor>& tensor) { return !tensor || accepts(*tensor); }
+  bool accepts(at::TensorList list) { return accepts_each(list); }
+  bool accepts(const at::ITensorListRef& list) { return accepts_each(list); }
+  bool accepts(const c10::List<std::optional<at::Tensor>>& list) {
+    for (const std::optional<at::Tensor> tensor : list) {
+      if (!accepts(tensor)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool has_device() const { return device_ >= 0; }
+  c10::DeviceIndex device() const { return device_; }
+  AliasFrame& frame() { return frame_; }
+
+  void alias(const at::Tensor& tensor, bool written, at::Tensor& alias) {
+    if (C10_LIKELY(tensor.defined())) {
+      frame_.borrow(tensor, written, alias);
+    }
+  }
+  // The same for an argument that the operator returns a reference to.
+  void alias_returned(at::Tensor& tensor, at::Tensor& alias) {
+    this->alias(tensor, true, alias);
+    returned_.push_back({alias.unsafeGetTensorImpl(), &tensor});
+  }
+
+  // Results of the CPU kernel as the caller's.
+  at::Tensor result(at::Tensor&& cpu) { return frame_.result(std::move(cpu), device_); }
+  at::Tensor& result(at::Tensor& alias) {
+    for (auto& [impl, tensor] : returned_) {
+      if (impl == alias.unsafeGetTensorImpl()) {
+        return *tensor;
+      }
+    }
+    TORCH_INTERNAL_ASSERT(false, "a CPU kernel returned a tensor it was not given");
+  }
+  std::vector<at::Tensor> result(std::vector<at::Tensor>&& list) {
+    for (auto& tensor : list) {
+      tensor = result(std::move(tensor));
+    }
+    return std::move(list);
+  }
+  template <class... Ts>
+  std::tuple<Ts...> result(std::tuple<Ts...>&& results) {
+    return std::apply(
+        [this](auto&&... parts) {
+          return std::tuple<Ts...>(this->result(std::forward<Ts>(parts))...);
+        },
+        std::move(results));
+  }
+  template <class T>
+  T result(T&& other) {
+    return std::forward<T>(other);
+  }
+
+ private:
+  template <class List>
+  bool accepts_each(const List& list) {
+    for (const at::Tensor& tensor : list) {
+      if (!accepts(tensor)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  AliasFrame frame_;
+  c10::SmallVector<std::pair<c10::TensorImpl*, at::Tensor*>, 2> returned_;
+  c10::DeviceIndex device_ = -1;
+};
+
+// One argument on its way to the CPU kernel: CpuArgument<T>(...).get() is of type T.
+template <class T>
+struct QuickSource {
+  QuickCall& call;
+  const QuickOperator& op;
+  size_t position;
+  T value;
+};
+
+template <class T>
+class CpuArgument {
+ public:
+  explicit CpuArgument(QuickSource<T> from) : value_(std::forward<T>(from.value)) {}
+  T get() { return std::forward<T>(value_); }
+
+ private:
+  T value_;
+};
+
+template <>
+class CpuArgument<const at::Tensor&> {
+ public:
+  explicit CpuArgument(QuickSource<const at::Tensor&> from) {
+    from.call.alias(from.value, from.op.writes(from.position), alias_);
+  }
+  const at::Tensor& get() { return alias_; }
+
+ private:
+  at::Tensor alias_;
+};
+
+template <>
+class CpuArgument<at::Tensor&> {
+ public:
+  explicit CpuArgument(QuickSource<at::Tensor&> from) {
+    from.call.alias_returned(from.value, alias_);
+  }
+  at::Tensor& get() { return alias_; }
+
+ private:
+  at::Tensor alias_;
+};
+
+template <>
+class CpuArgument<const std::optional<at::Tensor>&> {
+ public:
+  explicit CpuArgument(QuickSource<const std::optional<at::Tensor>&> from) {
+    if (from.value) {
+      from.call.alias(*from.value, from.op.writes(from.position), alias_.emplace());
+    }
+  }
+  const std::optional<at::Tensor>& get() { return alias_; }
+
+ private:
+  std::optional<at::Tensor> alias_;
+};
+
+template <class List>
+class CpuTensorList {
+ public:
+  template <class From>
+  explicit CpuTensorList(const From& from) {
+    const bool written = from.op.writes(from.position);
+    aliases_.reserve(from.value.size());
+    for (const at::Tensor& tensor : from.value) {
+      from.call.alias(tensor, written, aliases_.emplace_back());
+    }
+  }
+
+ protected:
+  std::vector<at::Tensor> aliases_;
+};
+
+template <>
+class CpuArgument<at::TensorList> : CpuTensorList<at::TensorList> {
+ public:
+  explicit CpuArgument(QuickSource<at::TensorList> from) : CpuTensorList(from) {}
+  at::TensorList get() { return aliases_; }
+};
+
+template <>
+class CpuArgument<const at::ITensorListRef&> : CpuTensorList<at::ITensorListRef> {
+ public:
+  explicit CpuArgument(QuickSource<const at::ITensorListRef&> from)
+      : CpuTensorList(from), list_(aliases_) {}
+  const at::ITensorListRef& get() { return list_; }
+
+ private:
+  at::ITensorListRef list_;
+};
+
+template <>
+class CpuArgument<const c10::List<std::optional<at::Tensor>>&> {
+ public:
+  explicit CpuArgument(QuickSource<const c10::List<std::optional<at::Tensor>>&> from) {
+    aliases_.reserve(from.value.size());
+    for (const std::optional<at::Tensor> tensor : from.value) {
+      // The list gives out copies: the frame needs references of its own.
+      aliases_.push_back(tensor && tensor->defined()
+                             ? std::optional(from.call.frame().argument(*tensor, false))
+                             : tensor);
+    }
+  }
+  const c10::List<std::optional<at::Tensor>>& get() { return aliases_; }
+
+ private:
+  c10::List<std::optional<at::Tensor>> aliases_;
+};
+
+template <>
+class CpuArgument<std::optional<at::Generator>> {
+ public:
+  explicit CpuArgument(QuickSource<std::optional<at::Generator>> from)
+      : generator_(cpu_generator(from.value, from.call.device())) {}
+  std::optional<at::Generator> get() { return std::move(generator_); }
+
+ private:
+  std::optional<at::Generator> generator_;
+};
+
+// The kernel of an operator, given as one of torch's at::_ops types.
+template <class Op, class Signature = typename Op::schema>
+class QuickKernel;
+
+template <class Op, class Result, class... Args>
+class QuickKernel<Op, Result(Args...)> {
+ public:
+  explicit QuickKernel(const c10::OperatorHandle& op) : op_(op) {}
+
+  Result operator()(c10::DispatchKeySet keys, Args... args) {
+    QuickCall call;
+    const bool served = (call.accepts(args) && ...) && call.has_device();
+    if (C10_UNLIKELY(!served || op_.always_boxed())) {
+      return c10::impl::BoxedKernelWrapper<Result(Args...)>::call(op_.boxed(), op_.handle(), keys,
+                                                                  std::forward<Args>(args)...);
+    }
+    note_delegated(op_.counter());
+    return run(call, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+  }
+
+ private:
+  template <size_t... Positions>
+  Result run(QuickCall& call, std::index_sequence<Positions...>, Args... args) {
+    std::tuple<CpuArgument<Args>...> cpu(
+        QuickSource<Args>{call, op_, Positions, std::forward<Args>(args)}...);
+    const auto kernel = [&]() -> Result {
+      const BelowAutograd below;
+      const ResultsFromPool results(call.device());
+      try {
+        return Op::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU),
+                              std::get<Positions>(cpu).get()...);
+      } catch (...) {
+        call.frame().write_back();  // an out= may have been resized before the kernel failed
+        throw;
+      }
+    };
+    if constexpr (std::is_void_v<Result>) {
+      kernel();
+      call.frame().write_back();
+    } else {
+      Result result = kernel();
+      call.frame().write_back();
+      return call.result(std::forward<Result>(result));
+    }
+  }
+
+  const QuickOperator op_;
+};
+
+// The quick kernels by the full name of their operator, "aten::mm".
+using MakeQuickKernel = torch::CppFunction (*)(const c10::OperatorHandle&);
+MakeQuickKernel find_quick_kernel(const std::string& name);
+
+// A row of the generated tables.
+struct QuickRow {
+  const char* name;      // "aten::mm"
+  const char* overload;  // "" or "out"
+  MakeQuickKernel make;
+};
+template <class Op>
+constexpr QuickRow quick_row() {
+  return {Op::name, Op::overload_name,
+          [](const c10::OperatorHandle& op) { return torch::CppFunction(QuickKernel<Op>(op)); }};
+}
+
+}  // namespace hologram::aten
