@@ -73,10 +73,22 @@ def cases() -> list[Case]:
             ("copy_", "a.copy_(b)", 1.0),
         )
     ]
-    # These two have no kernel of ours and no typed wrapper: they take the boxed fallback.
-    boxed = [
-        Case("16 floats, delegated", "special.i1e", "torch.special.i1e(a)", sixteen, 2.0),
-        Case("16 floats, delegated", "logcumsumexp", "torch.logcumsumexp(a, 0)", sixteen, 2.0),
+    # The first two take the boxed delegate, the others unboxed ones (csrc/aten/quick.h).
+    delegated = [
+        Case("16 floats, boxed", "special.i1e", "torch.special.i1e(a)", sixteen, 2.0),
+        Case("16 floats, boxed", "special.i0e", "torch.special.i0e(a)", sixteen, 2.0),
+    ]
+    delegated += [
+        Case("16 floats, unboxed", name, statement, sixteen, 1.35)
+        for name, statement in (
+            ("sigmoid", "torch.sigmoid(a)"),
+            ("cos_", "a.cos_()"),
+            ("sum", "a.sum()"),
+            ("cumsum", "torch.cumsum(a, 0)"),
+            ("softmax", "torch.softmax(a, 0)"),
+            ("where", "torch.where(a > b, a, b)"),
+            ("cat", "torch.cat((a, b))"),
+        )
     ]
     large = [
         Case(
@@ -106,19 +118,22 @@ def cases() -> list[Case]:
             1.05,
         ),
     ]
-    return small + boxed + large + products
+    return small + delegated + large + products
 
 
-def assert_boxed(case: Case, device: torch.device) -> None:
-    """The bound on delegated calls must not be met by an operator that became native."""
+def assert_delegated(case: Case, device: torch.device) -> None:
+    """The bounds on delegated calls must not be met by an operator that is served otherwise."""
     namespace = {"torch": torch, "device": device, **case.operands(device)}
     torch.hologram.reset_fallback_report()
     eval(case.statement, namespace)
-    kinds = {row.kind for row in torch.hologram.fallback_report()}
-    if kinds != {"delegated"}:
-        raise RuntimeError(
-            f"{case.name} is no longer delegated but {sorted(kinds)}: choose another"
-        )
+    quick = set(torch_hologram._C.quick_operators())
+    kinds = {
+        f"{row.kind}, {'unboxed' if row.operator in quick else 'boxed'}"
+        for row in torch.hologram.fallback_report()
+    }
+    wanted = f"delegated, {case.group.split()[-1]}"
+    if kinds != {wanted}:
+        raise RuntimeError(f"{case.name} is not {wanted} but {sorted(kinds)}: choose another")
 
 
 def measure_here(threads: int, keys: set[str] | None) -> list[Row]:
@@ -130,8 +145,8 @@ def measure_here(threads: int, keys: set[str] | None) -> list[Row]:
         for case in tqdm(cases(), desc=f"{threads} thread(s)", file=sys.stderr):
             if keys is not None and f"{case.group}/{case.name}/{threads}" not in keys:
                 continue
-            if "delegated" in case.group:
-                assert_boxed(case, device)
+            if case.group.endswith("boxed"):
+                assert_delegated(case, device)
             # A row asked for by name is one that looked too slow: look longer.
             pairs = common.PAIRS if keys is None else 3 * common.PAIRS
             rows.append(common.measure(case, device, threads, pairs))

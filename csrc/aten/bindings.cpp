@@ -6,6 +6,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
+
 #include "aten/alias.h"
 #include "aten/autograd_threads.h"
 #include "aten/block.h"
@@ -192,6 +194,21 @@ void bind(py::module_& m) {
       rows.emplace_back(name, served_name(kind));
     }
     return rows;
+  });
+
+  m.def("quick_operators", &quick_operators);
+  // Nanoseconds to make and to free a storage together with its CPU twin: for benchmarks.
+  m.def("time_storage_pairs", [](int64_t nbytes, int64_t pairs, bool with_twin) {
+    const auto device = checked(-1);
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const auto storage = make_storage(static_cast<size_t>(nbytes), device);
+      if (with_twin) {
+        twin(storage);
+      }
+    }
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
+    return spent.count() / static_cast<double>(pairs);
   });
 
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {

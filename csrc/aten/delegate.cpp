@@ -514,6 +514,11 @@ std::vector<std::pair<std::string, Served>>& table() {
   return *rows;
 }
 
+std::vector<std::string>& quick_names() {
+  static auto* names = new std::vector<std::string>();
+  return *names;
+}
+
 }  // namespace
 
 BelowAutograd::BelowAutograd()
@@ -604,12 +609,19 @@ void register_delegates() {
       if (ours == DispatchKey::PrivateUse1) {
         table().emplace_back(toString(name), Served::delegated);
       }
+      if (quick != nullptr) {
+        quick_names().push_back(toString(name));
+      }
     }
   }
 }
 
 std::vector<std::pair<std::string, Served>> operator_table() {
   return table();
+}
+
+std::vector<std::string> quick_operators() {
+  return quick_names();
 }
 
 #define HOLOGRAM_FALLBACK(key)                                                                \

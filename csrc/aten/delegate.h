@@ -80,4 +80,7 @@ void register_delegates();
 // (overload, kind) for every operator registered for the device.
 std::vector<std::pair<std::string, Served>> operator_table();
 
+// Those of them that are served without boxing, see quick.h.
+std::vector<std::string> quick_operators();
+
 }  // namespace hologram::aten

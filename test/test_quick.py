@@ -1,0 +1,185 @@
+"""The unboxed delegates: which operators have one, and that they do what the boxed one does.
+
+That each gives the CPU's numbers is the conformance suite's business; here is one operator of each
+kind of signature, and what the quick path hands over to the boxed one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+from common import ROOT, HologramTestCase
+from torch.testing._internal.common_utils import run_tests
+
+from torch_hologram import _C
+
+QUICK = set(_C.quick_operators())
+
+
+class TestTable(HologramTestCase):
+    def test_number(self):
+        self.assertGreaterEqual(len(QUICK), 300)
+
+    def test_rows_are_of_the_list(self):
+        text = Path(ROOT, "csrc/aten/quick_calls.txt").read_text()
+        listed = {line.split()[0] for line in text.splitlines() if line and line[0] != "#"}
+        self.assertEqual(QUICK - {name.removesuffix(".default") for name in listed}, set())
+
+    def test_reports_count_them_as_delegated(self):
+        kinds = dict(_C.operator_table())
+        self.assertEqual({kinds[name] for name in QUICK}, {"delegated"})
+
+    def test_modes_hold(self):
+        x = torch.rand(3, device="hologram")
+        self.assertIn("aten::sigmoid", QUICK)
+        torch.hologram.set_fallback_mode("error")
+        try:
+            with self.assertRaisesRegex(NotImplementedError, "aten::sigmoid has no native"):
+                torch.sigmoid(x)
+        finally:
+            torch.hologram.set_fallback_mode("allow")
+        torch.hologram.reset_fallback_report()
+        torch.sigmoid(x)
+        self.assertEqual(
+            torch.hologram.fallback_report().operators("delegated")["aten::sigmoid"], 1
+        )
+
+
+class TestSignatures(HologramTestCase):
+    """name -> (a call of it, on device or CPU)."""
+
+    def check(self, name, call):
+        self.assertIn(name, QUICK)
+        torch.hologram.reset_fallback_report()
+        torch.manual_seed(0)
+        wanted = call("cpu")
+        torch.hologram.manual_seed(0)
+        mine = call("hologram")
+        self.assertIn(name, torch.hologram.fallback_report().operators("delegated"))
+        self.assertEqual(
+            torch.utils._pytree.tree_map(lambda t: t.cpu(), mine), wanted, rtol=0, atol=0
+        )
+        for tensor in torch.utils._pytree.tree_leaves(mine):
+            self.assertTrue(tensor.is_hologram)
+
+    def test_tensor_to_tensor(self):
+        self.check("aten::sigmoid", lambda d: torch.sigmoid(torch.ones(5, device=d)))
+
+    def test_in_place(self):
+        def call(d):
+            x = torch.ones(5, device=d)
+            self.assertIs(x.sigmoid_(), x)
+            return x
+
+        self.check("aten::sigmoid_", call)
+
+    def test_list_of_tensors(self):
+        self.check(
+            "aten::cat", lambda d: torch.cat([torch.ones(2, device=d), torch.zeros(3, device=d)])
+        )
+
+    def test_same_tensor_twice(self):
+        def call(d):
+            x = torch.eye(3, device=d) + 1
+            return torch.mm(x, x)
+
+        self.check("aten::mm", call)
+
+    def test_optional_tensors(self):
+        self.check(
+            "aten::native_layer_norm",
+            lambda d: torch.native_layer_norm(torch.arange(6.0, device=d), [6], None, None, 1e-5),
+        )
+
+    def test_optional_tensors_in_a_list(self):
+        def call(d):
+            x = torch.arange(12.0, device=d).reshape(3, 4)
+            return x[:, torch.tensor([3, 0], device=d)]
+
+        self.check("aten::index.Tensor", call)
+
+    def test_several_results(self):
+        self.check("aten::topk", lambda d: tuple(torch.topk(torch.arange(5.0, device=d), 2)))
+
+    def test_views(self):
+        def call(d):
+            x = torch.zeros(5, device=d)
+            x.unfold(0, 2, 3).fill_(1)
+            return x
+
+        self.check("aten::unfold", call)
+
+    def test_generator(self):
+        self.check("aten::bernoulli_.float", lambda d: torch.empty(50, device=d).bernoulli_(0.5))
+
+    def test_written_lists(self):
+        def call(d):
+            x, y = torch.ones(2, device=d), torch.ones(3, device=d)
+            found, scale = torch.zeros(1, device=d), torch.full((1,), 0.5, device=d)
+            torch._amp_foreach_non_finite_check_and_unscale_([x, y], found, scale)
+            return x, y, found
+
+        self.check("aten::_amp_foreach_non_finite_check_and_unscale_", call)
+
+
+class TestHandedOver(HologramTestCase):
+    """What a quick kernel leaves to the boxed delegate, which decides and words the errors."""
+
+    def test_mixed_devices(self):
+        x, y = torch.rand(3, 3, device="hologram"), torch.rand(3, 3)
+        for call in (
+            lambda: torch.mm(x, y),
+            lambda: torch.cat([x, y]),
+            lambda: torch.mm(x, x, out=y),
+        ):
+            with self.assertRaisesRegex(RuntimeError, "Expected all tensors to be on the same"):
+                call()
+
+    def test_cpu_scalars(self):
+        x = torch.rand(3, device="hologram")
+        wanted = torch.where(x.cpu() > 0.5, x.cpu(), torch.tensor(0.0))
+        self.assertEqual(torch.where(x > 0.5, x, torch.tensor(0.0)).cpu(), wanted)
+
+    def test_cpu_indices(self):
+        x = torch.rand(3, device="hologram")
+        self.assertEqual(x[torch.tensor([2, 0])].cpu(), x.cpu()[torch.tensor([2, 0])])
+
+    def test_generator_of_another_device(self):
+        with self.assertRaisesRegex(RuntimeError, "generator"):
+            torch.rand(3, device="hologram").bernoulli_(0.5, generator=torch.Generator())
+
+    def test_other_layouts(self):
+        x = torch.eye(3, device="hologram").to_sparse()
+        self.assertEqual(torch.mm(x, torch.ones(3, 2, device="hologram")).cpu(), torch.ones(3, 2))
+
+
+class TestFailures(HologramTestCase):
+    def test_error_of_the_kernel(self):
+        x, out = torch.rand(2, 3, device="hologram"), torch.empty(5, device="hologram")
+        with self.assertRaisesRegex(RuntimeError, "cannot be multiplied"):
+            torch.mm(x, x, out=out)
+        self.assertEqual(out.shape, (5,))
+
+    def test_resized_results(self):
+        x, out = torch.rand(2, 2, device="hologram"), torch.empty(0, device="hologram")
+        self.assertIs(torch.mm(x, x, out=out), out)
+        self.assertEqual(out.cpu(), torch.mm(x.cpu(), x.cpu()))
+        self.assertTrue(out.untyped_storage().nbytes() >= 16)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            wrong = torch.ones(7, device="hologram")
+            torch.mm(x, x, out=wrong)
+        self.assertIn("was resized", str(caught[0].message))
+        self.assertEqual(wrong.cpu(), torch.mm(x.cpu(), x.cpu()))
+
+    def test_versions(self):
+        x = torch.rand(3, device="hologram")
+        before = x._version
+        x.sigmoid_()
+        self.assertEqual(x._version, before + 1)
+
+
+if __name__ == "__main__":
+    run_tests()
