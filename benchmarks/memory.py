@@ -17,6 +17,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -330,7 +331,7 @@ def main() -> int:
     resident = {device: train_apart(device, steps) for device in ("hologram", "cpu")}
     bounds = bound_lines(core["pairs"], growth, resident)
 
-    tables = {
+    tables: dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]] = {
         "Bounds": (BOUND_HEADER, bounds),
         "From Python: torch.empty and its end, bare and written once": (
             TENSOR_HEADER,
