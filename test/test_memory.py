@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import textwrap
 
+import pytest
 import torch
 from common import HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
@@ -169,6 +172,45 @@ class TestStatistics(HologramTestCase):
         self.assertLess(len(short), len(lines))
         del tensor
 
+    def test_summary_splits_by_pool(self):
+        small, large = torch.ones(8, device="hologram"), allocate(5)
+        lines = torch.hologram.memory_summary().splitlines()
+        stats = torch.hologram.memory_stats()
+        for title, key in (("Allocations", "allocation"), ("Segments", "segment")):
+            start = next(i for i, line in enumerate(lines) if title in line)
+            for line, pool in zip(lines[start:], ("all", "boundary", "linear"), strict=False):
+                now = int(line.split("|")[2].replace(",", ""))
+                self.assertEqual(now, stats[f"{key}.{pool}.current"], line)
+        (pages,) = (line for line in lines if "of 4608 pages in use" in line)
+        used = sum(48 - usage.free_pages for usage in torch.hologram.boundary.usage())
+        self.assertIn(f"boundary pool: {used} of 4608", pages)
+        del small, large
+
+    def test_snapshot_of_the_boundary_pool(self):
+        tensor = torch.ones(300, device="hologram")
+        (region,) = (s for s in torch.hologram.memory_snapshot() if s["pool"] == "boundary")
+        self.assertEqual(region["address"], torch.hologram.boundary.region())
+        (mine,) = (b for b in region["blocks"] if b["address"] == tensor.data_ptr())
+        self.assertEqual((mine["size"], mine["requested_size"]), (1280, 1200))
+        # Free runs end where their class does, so each is one that can be handed out.
+        self.assertLessEqual(max(block["size"] for block in region["blocks"]), 12288)
+        self.assertEqual(sum(block["size"] for block in region["blocks"]), region["total_size"])
+
+    def test_large_tensors_start_at_huge_pages(self):
+        for mib in (2, 3, 17):
+            self.assertEqual(allocate(mib).data_ptr() % (2 * MIB), 0)
+
+    def test_large_tensors_take_idle_blocks_of_up_to_twice_their_size(self):
+        torch.hologram.empty_cache()
+        address = allocate(48).data_ptr()
+        before = torch.hologram.memory_allocated()
+        tensor = allocate(24)
+        self.assertEqual(tensor.data_ptr(), address)
+        # Counted as what was asked for, whatever the cache looked like.
+        self.assertEqual(torch.hologram.memory_allocated() - before, 24 * MIB)
+        del tensor
+        self.assertNotEqual(allocate(20).data_ptr(), address)
+
     def test_mem_get_info(self):
         free, total = torch.hologram.mem_get_info()
         self.assertLessEqual(free, total)
@@ -216,6 +258,191 @@ class TestLimit(HologramTestCase):
             assert torch.hologram.memory_stats()["num_ooms"] == 0
             """
         )
+
+
+# What programs that meet a limit need.
+AT_THE_LIMIT = """
+import re
+import torch
+
+def numbers():
+    stats = torch.hologram.memory_stats()
+    return [stats[f"{key}_bytes.all.current"] for key in ("allocated", "reserved")]
+
+def refused(size):
+    "Asks for a tensor of that many bytes and returns the error, which names everything."
+    try:
+        torch.empty(size, dtype=torch.uint8, device="hologram")
+    except torch.OutOfMemoryError as error:
+        expected = [size, *numbers(), torch.hologram.memory_stats()["limit_bytes"]]
+        found = [int(n) for n in re.findall(r"(\\d+) bytes", str(error))]
+        assert found == expected, (str(error), expected)
+        return str(error)
+    raise AssertionError("allocated")
+
+def usable(size):
+    tensor = torch.ones(size // 4, device="hologram")
+    assert tensor.sum().item() == size // 4
+"""
+
+
+def run_at_limit(limit: str, program: str) -> None:
+    """Runs a program with the functions of AT_THE_LIMIT in a process that has this limit."""
+    source = AT_THE_LIMIT + textwrap.dedent(program)
+    run_python(source, env={"HOLOGRAM_MEMORY_LIMIT": limit})
+
+
+class TestOutOfMemory(HologramTestCase):
+    def test_limit_smaller_than_a_tensor(self):
+        run_at_limit(
+            "8M",
+            f"""
+            text = refused(16 * {MIB})
+            assert "Tried to allocate 16.00 MiB" in text and "limit 8.00 MiB" in text
+            assert "not in one piece" not in text
+            assert "HOLOGRAM_MEMORY_LIMIT" in text
+            usable(4 * {MIB})
+            assert torch.hologram.memory_stats()["num_ooms"] == 1
+            """,
+        )
+
+    def test_limit_smaller_than_a_segment(self):
+        run_at_limit(
+            "512K",
+            """
+            assert "small blocks need one of 1 MiB" in refused(4)
+            refused(4)
+            torch.hologram.set_per_process_memory_fraction(0.5)
+            usable(4)
+            """,
+        )
+
+    def test_fragmentation(self):
+        run_at_limit(
+            "32M",
+            f"""
+            tensors = []
+            while torch.hologram.memory_reserved() < 32 * {MIB}:
+                tensors.append(torch.ones(5000, device="hologram"))
+            kept = tensors[::25] + tensors[-1:]  # at least one in every segment
+            del tensors
+            assert torch.hologram.memory_allocated() < 2 * {MIB}
+            text = refused(8 * {MIB})
+            assert "reserved, limit 32.00 MiB" in text
+            assert "not in one piece" in text
+            assert all(tensor.sum().item() == 5000 for tensor in kept)
+            usable(20000)  # what fits between them does
+            del kept
+            usable(8 * {MIB})
+            assert torch.hologram.memory_stats()["num_ooms"] == 1
+            """,
+        )
+
+    def test_full_of_live_tensors(self):
+        run_at_limit(
+            "16M",
+            f"""
+            tensors = [torch.full(({MIB},), i, dtype=torch.uint8, device="hologram")
+                       for i in range(15)]
+            refused(2 * {MIB})
+            assert [int(tensor[-1]) for tensor in tensors] == list(range(15))
+            del tensors
+            usable(12 * {MIB})
+            """,
+        )
+
+    def test_blocks_without_a_tensor(self):
+        hologram = torch.hologram
+        before = hologram.memory_allocated()
+        for size in (100, 20_000, 3 * MIB):
+            address = hologram.caching_allocator_alloc(size)
+            self.assertGreater(hologram.memory_allocated(), before)
+            with self.assertRaisesRegex(RuntimeError, "into the middle of"):
+                hologram.caching_allocator_delete(address + 512 * (size > 12288) + 1)
+            hologram.caching_allocator_delete(address)
+            with self.assertRaisesRegex(RuntimeError, "freed a block twice.*: 0x"):
+                hologram.caching_allocator_delete(address)
+            self.assertEqual(hologram.memory_allocated(), before)
+        self.assertEqual(hologram.caching_allocator_alloc(0), 0)
+        hologram.caching_allocator_delete(0)
+        with self.assertRaisesRegex(ValueError, "size must be at least 0 bytes, not -1"):
+            hologram.caching_allocator_alloc(-1)
+        with self.assertRaisesRegex(RuntimeError, "freed a pointer that is of no device: 0x10"):
+            hologram.caching_allocator_delete(16)
+
+
+RANDOM_TENSORS = """
+import random, sys, torch
+allocations = int(sys.argv[1])
+rng = random.Random(0)
+live = [None] * 200
+early = 0
+for step in range(allocations):
+    size = 1 << rng.randrange(21)
+    slot = rng.randrange(200)
+    live[slot] = None
+    live[slot] = torch.empty(size + rng.randrange(size), dtype=torch.uint8, device="hologram")
+    if step == allocations // 2:
+        early = torch.hologram.max_memory_reserved()
+reserved, allocated = torch.hologram.max_memory_reserved(), torch.hologram.max_memory_allocated()
+MIB = 1 << 20
+assert reserved <= 2 * allocated + 16 * MIB, (reserved, allocated)
+assert reserved <= 1.1 * early, (reserved, early)
+live.clear()
+torch.hologram.empty_cache()
+assert torch.hologram.memory_reserved() == 0
+"""
+
+# Prints the resident memory after every hundredth of the steps, in KiB.
+TRAINING = """
+import json, os, random, sys, torch
+steps = int(sys.argv[1])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+rng = random.Random(0)
+model = torch.nn.Sequential(
+    torch.nn.Embedding(100, 64),
+    torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True),
+    torch.nn.Linear(64, 100),
+).to("hologram")
+optimizer = torch.optim.AdamW(model.parameters(), fused=False)
+resident = []
+for step in range(steps):
+    words = torch.randint(100, (rng.randint(1, 16), rng.randint(2, 64)), device="hologram")
+    loss = torch.nn.functional.cross_entropy(model(words)[:, :-1].flatten(0, 1),
+                                             words[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if (step + 1) % (steps // 100) == 0:
+        with open("/proc/self/statm") as statm:
+            resident.append(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024)
+print(json.dumps(resident))
+"""
+
+
+class TestNoGrowth(HologramTestCase):
+    def test_reserved_bytes_over_random_tensors(self):
+        run_python(RANDOM_TENSORS, "100000")
+
+    @pytest.mark.full
+    def test_reserved_bytes_over_a_million_random_tensors(self):
+        run_python(RANDOM_TENSORS, "1000000")
+
+    def check_training(self, steps: int, timeout: float) -> None:
+        output = run_python(TRAINING, str(steps), timeout=timeout).stdout
+        resident = json.loads(output)
+        self.assertEqual(len(resident), 100)
+        # The first half meets most shapes; after that nothing may be added but noise.
+        early, late = max(resident[:50]), max(resident[50:])
+        self.assertLess(late - early, 2048, f"resident memory in KiB: {resident}")
+
+    def test_resident_memory_of_training_with_varying_shapes(self):
+        self.check_training(400, timeout=120)
+
+    @pytest.mark.full
+    def test_resident_memory_of_ten_thousand_steps(self):
+        self.check_training(10_000, timeout=1200)
 
 
 class TestPinnedMemory(HologramTestCase):

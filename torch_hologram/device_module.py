@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import OutOfMemoryError
 
-from torch_hologram import _C, amp, memory, random
+from torch_hologram import _C, amp, boundary, memory, random
 from torch_hologram._device import lazy_init
 from torch_hologram.alias import alias_as_cpu, alias_from_cpu
 from torch_hologram.amp import get_amp_supported_dtype, is_bf16_supported
@@ -36,6 +36,8 @@ from torch_hologram.fallback import (
     set_fallback_mode,
 )
 from torch_hologram.memory import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
     empty_cache,
     max_memory_allocated,
     max_memory_reserved,
@@ -86,6 +88,9 @@ __all__ = [
     "alias_as_cpu",
     "alias_from_cpu",
     "amp",
+    "boundary",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "can_device_access_peer",
     "current_device",
     "current_stream",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from torch_hologram import _C
+from torch_hologram import _C, boundary
 from torch_hologram._device import device_index, is_initialized, lazy_init
 
 if TYPE_CHECKING:
     from torch_hologram._device import Device
 
 __all__ = [
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "empty_cache",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -93,6 +95,36 @@ def empty_cache() -> None:
         _C.empty_cache()
 
 
+def caching_allocator_alloc(size: int, device: Device = None) -> int:
+    """Returns the address of a new block of the device's memory, for code that is not torch's.
+
+    Args:
+        size: bytes. 0 gives the address 0.
+        device: the device, by default the current one.
+
+    Raises:
+        ValueError: ``size`` is negative.
+        torch.OutOfMemoryError: it does not fit.
+    """
+    if size < 0:
+        raise ValueError(f"size must be at least 0 bytes, not {size}")
+    lazy_init()
+    return _C.memory_allocate(device_index(device), size)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Frees a block of :func:`caching_allocator_alloc` or ``torch.hologram.boundary.allocate``.
+
+    Memory of a tensor must not be freed in this way: the tensor does that.
+
+    Raises:
+        RuntimeError: no block in use starts at this address; it was freed already, for example.
+            Nothing has changed.
+    """
+    if mem_ptr != 0:
+        _C.memory_release(mem_ptr)
+
+
 def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Returns the bytes that are free and the bytes there are on a device, as (free, total)."""
     lazy_init()
@@ -135,8 +167,33 @@ def memory_snapshot() -> list[dict[str, Any]]:
     return [segment for index in range(_C.device_count()) for segment in _C.memory_snapshot(index)]
 
 
+# Rows of memory_summary(): entry of memory_stats(), name, whether it is a number of bytes.
+_SUMMARY = (
+    ("allocated_bytes.all", "Allocated memory", True),
+    ("allocated_bytes.boundary", "  boundary pool", True),
+    ("allocated_bytes.linear", "  linear pool", True),
+    ("foreign_bytes.all", "  foreign", True),
+    ("reserved_bytes.all", "Reserved memory", True),
+    ("reserved_bytes.boundary", "  boundary pool", True),
+    ("reserved_bytes.linear", "  linear pool", True),
+    ("foreign_bytes.all", "  foreign", True),
+    ("requested_bytes.all", "Requested memory", True),
+    ("allocation.all", "Allocations", False),
+    ("allocation.boundary", "  boundary pool", False),
+    ("allocation.linear", "  linear pool", False),
+    ("segment.all", "Segments", False),
+    ("segment.boundary", "  boundary pool", False),
+    ("segment.linear", "  linear pool", False),
+)
+_SUMMARY_COLUMNS = {"Now": "current", "Peak": "peak", "Total": "allocated", "Freed": "freed"}
+
+
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """Returns a table of the allocator's statistics of a device, by default the current one.
+
+    Allocated is what tensors hold, reserved what is held from the system, in use or cached;
+    requested is allocated before sizes were rounded up. The indented rows are parts of the one
+    above them. Foreign memory is in use as long as it is held.
 
     Args:
         device: the device.
@@ -144,34 +201,33 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """
     index = device_index(device)
     stats = memory_stats(index)
-    metrics = [
-        ("allocated_bytes.all", "Allocated memory", _format_bytes),
-        ("reserved_bytes.all", "Reserved memory", _format_bytes),
-        ("foreign_bytes.all", "  of it foreign", _format_bytes),
-        ("allocated_bytes.boundary", "In boundary pool", _format_bytes),
-        ("allocated_bytes.linear", "In linear pool", _format_bytes),
-        ("requested_bytes.all", "Requested memory", _format_bytes),
-        ("active_bytes.all", "Active memory", _format_bytes),
-        ("allocation.all", "Allocations", _format_count),
-        ("active.all", "Active allocations", _format_count),
-        ("segment.all", "Segments", _format_count),
-    ][: 3 if abbreviated else None]
-    columns = {"Now": "current", "Peak": "peak", "Total": "allocated", "Freed": "freed"}
-
-    width = 23 + len(columns) * 14
+    width = 23 + len(_SUMMARY_COLUMNS) * 14
     rule = "|" + "-" * (width - 2) + "|"
-    head = f"hologram:{index} memory, {_format_bytes(stats.get('limit_bytes', 0)).strip()} at most"
-    events = f"out of memory: {stats.get('num_ooms', 0)} times, " + (
-        f"cache emptied to satisfy a request: {stats.get('num_alloc_retries', 0)} times"
-    )
-    lines = [rule, f"| {head:<{width - 4}} |", f"| {events:<{width - 4}} |", rule]
-    lines.append(f"| {'':<19} |" + "".join(f" {name:>11} |" for name in columns))
-    lines.append(rule)
-    for key, name, form in metrics:
-        values = (stats.get(f"{key}.{column}", 0) for column in columns.values())
+    lines = [rule, *(f"| {line:<{width - 4}} |" for line in _summary_head(index, stats)), rule]
+    lines.append(f"| {'':<19} |" + "".join(f" {name:>11} |" for name in _SUMMARY_COLUMNS))
+    for key, name, is_bytes in _SUMMARY[: 8 if abbreviated else None]:
+        if not name.startswith(" "):
+            lines.append(rule)
+        form = _format_bytes if is_bytes else _format_count
+        values = (stats.get(f"{key}.{column}", 0) for column in _SUMMARY_COLUMNS.values())
         lines.append(f"| {name:<19} |" + "".join(f" {form(value):>11} |" for value in values))
     lines.append(rule)
     return "\n".join(lines) + "\n"
+
+
+def _summary_head(index: int, stats: OrderedDict[str, int]) -> list[str]:
+    if not stats:
+        return [f"hologram:{index} memory, not used yet"]
+    classes = boundary.usage(index)
+    pages = boundary.CLASSES * boundary.PAGES
+    free = sum(usage.free_pages for usage in classes)
+    longest = max(usage.longest_free_run for usage in classes)
+    return [
+        f"hologram:{index} memory, {_format_bytes(stats['limit_bytes'])} at most",
+        f"out of memory: {stats['num_ooms']} times, "
+        f"cache emptied to satisfy a request: {stats['num_alloc_retries']} times",
+        f"boundary pool: {pages - free} of {pages} pages in use, longest free run {longest} pages",
+    ]
 
 
 def _format_bytes(size: int) -> str:

@@ -18,6 +18,7 @@
 #include "aten/pointwise.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "atlas/boundary.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/fork.h"
@@ -244,6 +245,77 @@ void bind(py::module_& m) {
   m.def("stop_autograd_threads", &stop_autograd_threads, py::call_guard<py::gil_scoped_release>());
 }
 
+// Runs a call of the core and turns its errors into torch's and Python's.
+template <class F>
+auto or_python_error(F&& call) {
+  try {
+    return call();
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  } catch (const Error& error) {
+    throw py::value_error(error.what());
+  }
+}
+
+// Memory without a tensor around it, and the addresses of the boundary pool.
+void bind_memory(py::module_& m) {
+  m.def("memory_allocate", [](int64_t index, size_t nbytes) {
+    auto& memory = device_memory(checked(index));
+    return or_python_error(
+        [&] { return reinterpret_cast<uintptr_t>(memory.allocate(nbytes).data); });
+  });
+  m.def("memory_release", [](uintptr_t address) {
+    auto* const data = reinterpret_cast<void*>(address);
+    for (int index = 0; index < hologram::device_count(); ++index) {
+      auto* const device = device_if_used(index);
+      if (device != nullptr && device->memory().owns(data)) {
+        device->memory().release(data);
+        return;
+      }
+    }
+    TORCH_CHECK(false, "hologram: freed a pointer that is of no device: ", data);
+  });
+  m.def("byte_to_class", [](uint8_t byte) { return byte_to_class(byte); });
+  m.def("class_to_byte", [](int class_index) {
+    return or_python_error([&] { return class_to_byte(class_index); });
+  });
+  m.def("boundary_offset", [](int64_t class_index, int64_t page, int64_t byte) {
+    return or_python_error([&] { return boundary_offset(class_index, page, byte); });
+  });
+  m.def("boundary_address", [](size_t offset) {
+    const auto address = or_python_error([&] { return boundary_address(offset); });
+    return std::make_tuple(address.class_index, address.page, address.byte);
+  });
+  m.def("boundary_base", [](int64_t index) {
+    return reinterpret_cast<uintptr_t>(device_memory(checked(index)).boundary_base());
+  });
+  m.def("boundary_classes", [](int64_t index) {
+    std::vector<std::pair<int, int>> classes;
+    for (const auto& usage : device_memory(checked(index)).boundary_classes()) {
+      classes.emplace_back(usage.free_pages, usage.longest_free_run);
+    }
+    return classes;
+  });
+  m.def("boundary_allocate", [](int64_t index, int class_index, size_t nbytes) {
+    auto& memory = device_memory(checked(index));
+    return or_python_error([&] {
+      return reinterpret_cast<uintptr_t>(memory.allocate_in_class(class_index, nbytes).data);
+    });
+  });
+  // Nanoseconds of making and dropping a storage and its twin, for the benchmark.
+  m.def("storage_pair_nanoseconds", [](int64_t index, size_t nbytes, int64_t pairs) {
+    const auto device = checked(index);
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < pairs; ++i) {
+      const auto storage = make_storage(nbytes, device);
+      twin(storage);
+    }
+    const std::chrono::duration<double, std::nano> elapsed =
+        std::chrono::steady_clock::now() - start;
+    return elapsed.count() / static_cast<double>(pairs);
+  });
+}
+
 }  // namespace
 }  // namespace hologram::aten
 
@@ -252,4 +324,5 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
   hologram::aten::bind(m);
+  hologram::aten::bind_memory(m);
 }

@@ -21,8 +21,12 @@ std::string readable_bytes(size_t bytes) {
 OutOfMemory::OutOfMemory(size_t requested, size_t allocated, size_t reserved, size_t limit)
     : Error("hologram out of memory. Tried to allocate " + readable_bytes(requested) + ". " +
             readable_bytes(allocated) + " allocated, " + readable_bytes(reserved) +
-            " reserved, limit " + readable_bytes(limit) +
-            ". Free some tensors, or raise the limit with HOLOGRAM_MEMORY_LIMIT or "
+            " reserved, limit " + readable_bytes(limit) + ". " +
+            (allocated <= limit && requested <= limit - allocated
+                 ? "The limit leaves room, but not in one piece (a segment stays while a block of "
+                   "it is in use, and small blocks need one of 1 MiB), or the system has no more. "
+                 : "") +
+            "Free some tensors, or raise the limit with HOLOGRAM_MEMORY_LIMIT or "
             "torch.hologram.set_per_process_memory_fraction()."),
       requested(requested),
       allocated(allocated),

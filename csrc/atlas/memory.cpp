@@ -24,6 +24,12 @@ constexpr int kClassCount = 4 + (46 - 8) * 4;
 // others are pushed out.
 constexpr size_t kPressureCheck = size_t{32} << 20;
 
+// Idle memory that is never too much.
+constexpr int64_t kIdleAllowance = int64_t{64} << 20;
+
+// How many classes up a large request may take an idle block from: at most twice its capacity.
+constexpr int kClassesToTwice = 4;
+
 // Class of a request of 1..kLargestRequest bytes. With 2^k < nbytes <= 2^(k+1), k >= 8, the
 // capacities are (5, 6, 7, 8) * 2^(k-2); up to 256 bytes they are 64, 128, 192, 256.
 int class_of(size_t nbytes) {
@@ -42,12 +48,14 @@ size_t boundary_capacity(size_t nbytes) {
   return static_cast<size_t>(BoundaryPool::pages_for(nbytes)) * kBoundaryPageBytes;
 }
 
-// Adds the block that follows the ones listed so far; requested == 0: it is not in use.
-void append_block(SegmentInfo& segment, const char* address, size_t size, size_t requested) {
+// Adds the block that follows the ones listed so far; requested == 0: it is not in use. `joins`:
+// whether it may become one with an inactive block before it.
+void append_block(SegmentInfo& segment, const char* address, size_t size, size_t requested,
+                  bool joins = true) {
   if (requested != 0) {
     segment.allocated_size += size;
     segment.blocks.push_back({address, size, requested, true});
-  } else if (!segment.blocks.empty() && !segment.blocks.back().active) {
+  } else if (joins && !segment.blocks.empty() && !segment.blocks.back().active) {
     segment.blocks.back().size += size;
   } else {
     segment.blocks.push_back({address, size, 0, false});
@@ -88,6 +96,11 @@ struct MemoryPool::SizeClass {
   size_t blocks = 0;            // in all segments of the class
   std::vector<FreeBlock> free;  // a stack with room for every block, so that a free never allocates
   Segment* carving = nullptr;   // segment whose tail has not been handed out yet
+
+  bool large() const noexcept { return blocks_per_segment == 1; }
+
+  // Bytes a block for `nbytes` bytes counts as. A large block may be of a class above its own.
+  size_t counted(size_t nbytes) const noexcept { return large() ? round_size(nbytes) : capacity; }
 };
 
 // Which segment covers an address: a two-level table over the 1 MiB units of a 48-bit address
@@ -222,9 +235,19 @@ inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) n
   Segment& segment = *found.segment;
   ++segment.live;
   segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
-  count_allocation(linear_counters_, cls.capacity, nbytes);
-  block = {found.data, cls.capacity};
+  block = {found.data, cls.counted(nbytes)};
+  count_allocation(linear_counters_, block.capacity, nbytes);
   return true;
+}
+
+// Hands out an idle block of the next so many classes. Callers hold lock_.
+bool MemoryPool::take_larger(const SizeClass& cls, int classes, size_t nbytes,
+                             Allocation& block) noexcept {
+  const auto first = static_cast<int>(&cls - classes_.get()) + 1;
+  for (int i = first; i < std::min(first + classes, kClassCount); ++i) {
+    if (take(classes_[static_cast<size_t>(i)], nbytes, block)) return true;
+  }
+  return false;
 }
 
 // Hands out a block of the boundary pool if it has one. Callers hold lock_.
@@ -279,7 +302,7 @@ void MemoryPool::refuse(size_t nbytes) {
   char* const start = static_cast<char*>(data);
   size_t& requested = segment->requested[static_cast<size_t>(start - segment->base) >> cls.shift];
   if (requested == 0) return "freed a block twice";
-  count_deallocation(linear_counters_, cls.capacity, requested);
+  count_deallocation(linear_counters_, cls.counted(requested), requested);
   requested = 0;
   --segment->live;
   cls.free.push_back({start, segment});
@@ -291,8 +314,20 @@ void MemoryPool::deallocate(Allocation block) noexcept {
   if (const char* complaint = give_back(block.data)) die(complaint, block.data);
 }
 
+// Whether `data` is where a block of the pool would start, if it is in the pool at all.
+bool MemoryPool::starts_block(const void* data) const noexcept {
+  const std::lock_guard guard(lock_);
+  const Segment* segment = map_->find(data);
+  if (segment == nullptr) return true;
+  const auto offset = static_cast<size_t>(static_cast<const char*>(data) - segment->base);
+  return segment->size_class->large() ? offset == 0 : offset % segment->size_class->capacity == 0;
+}
+
 void MemoryPool::release(void* data) {
-  if (const char* complaint = give_back(data)) {
+  // deallocate() is spared the division: it is given what allocate() returned.
+  const char* const complaint =
+      starts_block(data) ? give_back(data) : "freed a pointer into the middle of a block";
+  if (complaint != nullptr) {
     char address[32];
     std::snprintf(address, sizeof address, "%p", data);
     throw Error("hologram: " + std::string(complaint) + ": " + address);
@@ -337,6 +372,15 @@ BoundaryClassUsage MemoryPool::boundary_class(int class_index) const {
   return boundary_.usage(class_index);
 }
 
+std::array<BoundaryClassUsage, kBoundaryClasses> MemoryPool::boundary_classes() const {
+  std::array<BoundaryClassUsage, kBoundaryClasses> usage;
+  const std::lock_guard guard(lock_);
+  for (int i = 0; i < kBoundaryClasses; ++i) {
+    usage[static_cast<size_t>(i)] = boundary_.usage(i);
+  }
+  return usage;
+}
+
 const void* MemoryPool::boundary_base() const noexcept {
   const std::lock_guard guard(lock_);
   return boundary_.base();
@@ -346,24 +390,40 @@ const void* MemoryPool::boundary_base() const noexcept {
 bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
   const std::lock_guard growing(growth_);
   const bool small = nbytes <= kLargestBoundaryRequest;
-  if (cls.segment_bytes >= kPressureCheck && backend_.available_memory() < cls.segment_bytes) {
-    trim_while_growing();
-  }
-  for (bool retried = false;; retried = true) {
+  bool retried = false;
+  while (true) {
     {
       // Another thread may have grown the class or freed a block in the meantime.
       const std::lock_guard guard(lock_);
       if (small && take_boundary(nbytes, block)) return true;
       if (take(cls, nbytes, block)) return true;
+      // Its pages are there already, which is worth more than its unused end.
+      if (cls.large() && take_larger(cls, kClassesToTwice, nbytes, block)) return true;
+    }
+    if (!retried) {
+      const bool pressure =
+          cls.segment_bytes >= kPressureCheck && backend_.available_memory() < cls.segment_bytes;
+      if (pressure || idle_beyond_need()) trim_while_growing();
     }
     if ((small && add_boundary()) || add_segment(cls)) continue;
-    if (retried) return false;
+    if (retried) {
+      const std::lock_guard guard(lock_);
+      return take_larger(cls, kClassCount, nbytes, block);
+    }
     {
       const std::lock_guard guard(lock_);
       ++num_alloc_retries_;
     }
     trim_while_growing();
+    retried = true;
   }
+}
+
+// Whether more is held without use than the device has ever had in use.
+bool MemoryPool::idle_beyond_need() const noexcept {
+  const std::lock_guard guard(lock_);
+  const int64_t most = std::max({kIdleAllowance, most_allocated_, allocated_bytes_.peak});
+  return reserved_bytes_.current - allocated_bytes_.current > most;
 }
 
 // Whether the limit leaves room for so many more bytes.
@@ -518,6 +578,7 @@ std::array<MemoryPool::FastCounter*, 10> MemoryPool::counters() noexcept {
 
 void MemoryPool::reset_peak() noexcept {
   const std::lock_guard guard(lock_);
+  most_allocated_ = std::max(most_allocated_, allocated_bytes_.peak);
   for (FastCounter* counter : counters()) counter->peak = counter->current();
   for (Level* level : {&allocation_, &allocated_bytes_, &segment_, &reserved_bytes_}) {
     level->peak = level->current;
@@ -577,7 +638,8 @@ SegmentInfo MemoryPool::boundary_snapshot() const {
   for (size_t place = 0, pages; place < requests->size(); place += pages) {
     const size_t nbytes = (*requests)[place];
     const size_t capacity = boundary_capacity(std::max(nbytes, size_t{1}));
-    append_block(info, boundary_.base() + place * kBoundaryPageBytes, capacity, nbytes);
+    append_block(info, boundary_.base() + place * kBoundaryPageBytes, capacity, nbytes,
+                 place % kBoundaryPages != 0);
     pages = capacity / kBoundaryPageBytes;
   }
   return info;
@@ -600,7 +662,10 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
     }
     SegmentInfo info{segment->base, segment->bytes, 0, "linear", {}};
     for (size_t i = 0; i < requested.size(); ++i) {
-      append_block(info, segment->base + i * cls.capacity, cls.capacity, requested[i]);
+      const char* const start = segment->base + i * cls.capacity;
+      const size_t used = requested[i] == 0 ? cls.capacity : cls.counted(requested[i]);
+      append_block(info, start, used, requested[i]);
+      if (used != cls.capacity) append_block(info, start + used, cls.capacity - used, 0, false);
     }
     answer.push_back(std::move(info));
   }

@@ -7,6 +7,16 @@
 // top of its class's stack and is the next to be handed out, because it is the warmest. Bookkeeping
 // lies outside the blocks, so the memory itself need not be addressable by the host.
 //
+// Segments stay when their blocks are freed. They go back to the system
+// - when the limit, or the system, has no room for a new one;
+// - before a new one of 32 MiB or more for which the system has too little memory at hand;
+// - before a new one when more lies idle than the device has ever had allocated, and more than
+//   64 MiB. So whatever shapes come, about twice the peak is the most that is held; and since what
+//   goes back was mapped after the last time, mapping it anew at most doubles what mapping costs;
+// - at trim(), and at set_limit() below what is held.
+// A large block is served by an idle one of up to twice its size before a segment is made for it;
+// and rather than fail, a request of any size takes an idle block that is larger.
+//
 // The region of the boundary pool is taken from the system by the first small request that would
 // otherwise need a new segment. Where the limit leaves no room for it the linear pool serves alone.
 //
@@ -70,7 +80,7 @@ struct BlockInfo {
   const void* address;
   size_t size;       // bytes
   size_t requested;  // bytes asked for, 0 when inactive
-  bool active;       // held by the user; neighbouring inactive blocks are reported as one
+  bool active;       // held by the user
 };
 
 struct SegmentInfo {
@@ -78,6 +88,8 @@ struct SegmentInfo {
   size_t total_size;
   size_t allocated_size;  // sum of the active blocks
   const char* pool;       // "boundary" or "linear"
+  // In order and without gaps. Neighbouring inactive blocks are reported as one, but not across
+  // classes of the boundary pool.
   std::vector<BlockInfo> blocks;
 };
 
@@ -101,8 +113,8 @@ class MemoryPool {
   // read. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
 
-  // The same with an error in place of the end of the process: Error where no block in use starts
-  // at `data`.
+  // The same with an error in place of the end of the process: Error, with nothing changed, where
+  // no block in use starts at `data`.
   void release(void* data);
 
   // A block of the boundary pool in class 0..95, for 1..12288 bytes. Throws Error for a class or a
@@ -112,6 +124,9 @@ class MemoryPool {
 
   // What is free in class 0..95 of the boundary pool. Throws Error for another class.
   BoundaryClassUsage boundary_class(int class_index) const;
+
+  // The same of all classes, at one moment.
+  std::array<BoundaryClassUsage, kBoundaryClasses> boundary_classes() const;
 
   // Start of the boundary pool's region, to which boundary_offset() refers; nullptr while there is
   // none. It stays until a trim finds it empty.
@@ -190,10 +205,13 @@ class MemoryPool {
 
   [[noreturn]] void refuse(size_t nbytes);
   bool take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept;
+  bool take_larger(const SizeClass& cls, int classes, size_t nbytes, Allocation& block) noexcept;
   bool take_boundary(size_t nbytes, Allocation& block) noexcept;
   const char* give_back(void* data) noexcept;
+  bool starts_block(const void* data) const noexcept;
   bool grow(SizeClass& cls, size_t nbytes, Allocation& block);
   bool has_room(size_t nbytes) const noexcept;
+  bool idle_beyond_need() const noexcept;
   bool add_segment(SizeClass& cls);
   bool add_boundary() noexcept;
   void count_allocation(PoolCounters& pool, size_t capacity, size_t nbytes) noexcept;
@@ -214,6 +232,7 @@ class MemoryPool {
   FastCounter requested_bytes_, foreign_bytes_;
   Level allocation_, allocated_bytes_, segment_, reserved_bytes_;
   int64_t num_alloc_retries_ = 0, num_ooms_ = 0, num_device_alloc_ = 0, num_device_free_ = 0;
+  int64_t most_allocated_ = 0;  // bytes, before the last reset_peak()
   size_t limit_;
   Segment* segments_ = nullptr;  // doubly linked list of all segments
   std::unique_ptr<SizeClass[]> classes_;

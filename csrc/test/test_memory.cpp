@@ -236,7 +236,9 @@ TEST(memory_trim_keeps_segments_with_live_blocks) {
 
 TEST(memory_limit_gives_the_cache_back_before_failing) {
   Fixture f(8 * kMiB);
-  f.pool.deallocate(f.pool.allocate(8 * kMiB));
+  const Allocation first = f.pool.allocate(3 * kMiB), second = f.pool.allocate(5 * kMiB);
+  f.pool.deallocate(first);
+  f.pool.deallocate(second);
   CHECK_EQ(f.pool.stats().reserved_bytes.current, 8 * kMiB);
   const Allocation block = f.pool.allocate(6 * kMiB);
   MemoryStats stats = f.pool.stats();
@@ -360,6 +362,11 @@ TEST(memory_info_is_the_smaller_of_limit_and_system) {
   f.pool.deallocate(block);
 }
 
+static size_t block_offset(const SegmentInfo& segment, const BlockInfo& block) {
+  return static_cast<size_t>(static_cast<const char*>(block.address) -
+                             static_cast<const char*>(segment.address));
+}
+
 TEST(memory_snapshot_agrees_with_the_statistics) {
   Fixture f;
   std::vector<Allocation> live, freed;
@@ -383,7 +390,9 @@ TEST(memory_snapshot_agrees_with_the_statistics) {
     for (const BlockInfo& block : segment.blocks) {
       CHECK_EQ(block.address, static_cast<const void*>(next));  // gapless, in order
       next += block.size;
-      CHECK(block.active || last_active);  // inactive neighbours are one
+      const auto offset = block_offset(segment, block);
+      const bool new_class = boundary && offset % kBoundaryClassBytes == 0;
+      CHECK(block.active || last_active || new_class);  // inactive neighbours are one
       last_active = block.active;
       CHECK_EQ(block.active, block.requested != 0);
       requested += block.requested;
@@ -480,6 +489,10 @@ TEST(memory_a_boundary_class_by_name) {
   CHECK_EQ(static_cast<const char*>(b.data) - static_cast<const char*>(f.pool.boundary_base()),
            boundary_offset(95, 30, 0));
   CHECK_EQ(f.pool.boundary_class(95).free_pages, 17);
+  const auto classes = f.pool.boundary_classes();
+  CHECK_EQ(classes[95].free_pages, 17);
+  CHECK_EQ(classes[95].longest_free_run, 17);
+  CHECK_EQ(classes[94].free_pages, 48);
   CHECK_THROWS(f.pool.allocate_in_class(95, 5000), Error,
                "boundary class 95 has no run of 20 free pages: 17 of its 48 pages are free, the "
                "longest run is 17");
@@ -508,6 +521,117 @@ TEST(memory_release_reports_misuse) {
   CHECK_EQ(f.pool.stats().allocation.current, 1);
   f.pool.release(block.data);
   CHECK_EQ(f.pool.stats().allocation.current, 0);
+  // The linear pool: blocks of a shared segment and of one of their own.
+  for (const size_t n : {20 * kKiB, 3 * kMiB}) {
+    const Allocation linear = f.pool.allocate(n);
+    for (const size_t offset : {size_t{1}, size_t{64}, n / 2}) {
+      CHECK_THROWS(f.pool.release(static_cast<char*>(linear.data) + offset), Error,
+                   "freed a pointer into the middle of a block");
+    }
+    CHECK_EQ(f.pool.stats().allocation.current, 1);
+    f.pool.release(linear.data);
+    CHECK_EQ(f.pool.allocate(n).data, linear.data);  // the wrong frees left nothing behind
+    f.pool.release(linear.data);
+  }
+}
+
+TEST(memory_large_requests_take_idle_blocks_of_up_to_twice_their_size) {
+  Fixture f;
+  const Allocation large = f.pool.allocate(8 * kMiB);
+  f.pool.deallocate(large);
+  const Allocation small = f.pool.allocate(4 * kMiB);
+  CHECK_EQ(small.data, large.data);
+  CHECK_EQ(small.capacity, 4 * kMiB);
+  // It counts as what it was asked for, whatever the cache looked like.
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 4 * kMiB);
+  const std::vector<SegmentInfo> segments = f.pool.snapshot();
+  CHECK_EQ(segments.size(), 1u);
+  CHECK_EQ(segments[0].blocks.size(), 2u);
+  CHECK_EQ(segments[0].blocks[0].size, 4 * kMiB);
+  CHECK(!segments[0].blocks[1].active);
+  CHECK_EQ(segments[0].blocks[1].size, 4 * kMiB);
+  f.pool.deallocate(small);
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+  CHECK_EQ(f.pool.allocate(8 * kMiB).data, large.data);  // it is a block of 8 MiB still
+  f.pool.deallocate(large);
+
+  const Allocation smaller = f.pool.allocate(4 * kMiB - 1024 * kKiB);
+  CHECK(smaller.data != large.data);
+  const Allocation exact = f.pool.allocate(8 * kMiB);
+  CHECK_EQ(exact.data, large.data);
+  for (const Allocation& block : {smaller, exact}) f.pool.deallocate(block);
+}
+
+// Each size is new and too large for what lies idle, as with growing inputs.
+TEST(memory_idle_beyond_the_peak_goes_back) {
+  Fixture f;
+  int64_t held = 0;
+  for (size_t size = 10 * kMiB; size < 100 * kMiB; size += size / 3) {
+    f.pool.deallocate(f.pool.allocate(size));
+    const MemoryStats stats = f.pool.stats();
+    held = std::max(held, stats.reserved_bytes.current);
+    const int64_t peak = stats.allocated_bytes.peak, allowance = 64 * kMiB;
+    CHECK(stats.reserved_bytes.current <= peak + std::max(peak, allowance));
+    f.pool.reset_peak();  // is not forgotten with the statistics
+  }
+  CHECK_EQ(f.pool.stats().num_alloc_retries, 0);
+  CHECK(held > static_cast<int64_t>(100 * kMiB));  // the cache is in use
+  CHECK(f.pool.stats().num_device_free > 0);
+}
+
+// Random sizes with random lifetimes: what is held stays below a bound that the peak sets, to the
+// last of a million allocations.
+TEST(memory_reserved_bytes_are_bounded_by_the_peak) {
+  Fixture f(size_t{1} << 40);
+  std::mt19937 random(11);
+  std::vector<Allocation> live(300);
+  int64_t early = 0;
+  for (int step = 0; step < 1'000'000; ++step) {
+    Allocation& block = live[random() % live.size()];
+    f.pool.deallocate(block);
+    const size_t octave = random() % 22;
+    block = f.pool.allocate((size_t{1} << octave) + random() % (size_t{1} << octave));
+    if (step == 100'000) early = f.pool.stats().reserved_bytes.peak;
+  }
+  const MemoryStats stats = f.pool.stats();
+  CHECK(stats.reserved_bytes.peak <= 2 * stats.allocated_bytes.peak);
+  CHECK(stats.reserved_bytes.peak <= early + early / 4);
+  for (const Allocation& block : live) f.pool.deallocate(block);
+}
+
+TEST(memory_fragmented_to_the_limit) {
+  Fixture f(16 * kMiB);
+  std::vector<Allocation> blocks;
+  while (f.pool.stats().reserved_bytes.current < static_cast<int64_t>(16 * kMiB)) {
+    blocks.push_back(f.pool.allocate(20 * kKiB));
+  }
+  std::vector<Allocation> kept;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 25 == 0 || i + 1 == blocks.size()) {  // at least one in every segment
+      kept.push_back(blocks[i]);
+    } else {
+      f.pool.deallocate(blocks[i]);
+    }
+  }
+  try {
+    f.pool.allocate(4 * kMiB);
+    CHECK(false);
+  } catch (const OutOfMemory& error) {
+    CHECK_EQ(error.requested, 4 * kMiB);
+    CHECK_EQ(error.allocated, kept.size() * 20 * kKiB);
+    CHECK_EQ(error.reserved, 16 * kMiB);
+    CHECK_EQ(error.limit, 16 * kMiB);
+  }
+  // Blocks of sizes for which there is neither a segment nor room for one take larger ones.
+  const Allocation tiny = f.pool.allocate(4), other = f.pool.allocate(14 * kKiB);
+  CHECK_EQ(tiny.capacity, 20 * kKiB);
+  CHECK_EQ(other.capacity, 20 * kKiB);
+  CHECK_EQ(f.pool.stats().requested_bytes.current, kept.size() * 20 * kKiB + 14 * kKiB + 4);
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, (kept.size() + 2) * 20 * kKiB);
+  for (const Allocation& block : {tiny, other}) f.pool.deallocate(block);
+  for (const Allocation& block : kept) f.pool.deallocate(block);
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
+  f.pool.deallocate(f.pool.allocate(16 * kMiB));
 }
 
 // Once all of a set of blocks has been live at once, a million allocations and frees of its members
