@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCTS = ("build", "dist", "__pycache__", "*.egg-info", "*.so", "*.pyc", "_build_info.py")
 
 
-def sources(folder: Path = ROOT) -> Iterator[Path]:
-    """Every file of the source tree under `folder`, as a path relative to ROOT."""
-    for path in sorted(folder.iterdir()):
+def sources(folder: Path | None = None) -> Iterator[Path]:
+    """Every file of the source tree, or of one folder of it, as a path relative to ROOT."""
+    for path in sorted((folder or ROOT).iterdir()):
         if path.name.startswith(".") or _is_product(Path(path.name)):
             continue
         if path.is_dir():
