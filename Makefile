@@ -3,7 +3,8 @@
 # The environment (.venv) and the build are files with prerequisites, so a second run repeats neither.
 # Variables: PYTHON (the interpreter the environment is made from), JOBS (processes), ARGS (more
 # arguments for pytest), TORCH (another torch than the pinned one, in an environment of its own:
-# `make test TORCH=2.12.1`).
+# `make test TORCH=2.12.1`), SHARD (i/n: the i-th of n parts of the Python tests),
+# VERSIONS (of torch, for test-matrix).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +16,8 @@ PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
 TORCH ?=
+VERSIONS ?=
+SHARD ?= 1/1
 
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
@@ -26,7 +29,7 @@ BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 
 # One thread per test process: the processes already fill the machine, and two OpenMP teams on the
 # same cores wait for each other. Tests that are about threads set their own number.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest test -n $(JOBS) --dist worksteal $(ARGS)
+PYTEST := HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 $(PY) -m pytest test -n $(JOBS) --dist worksteal $(ARGS)
 CLANG_FORMAT_MAJOR := 14
 CPP_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print)
@@ -73,15 +76,28 @@ test: ## Lint, C++ unit tests, generated docs, then every Python test
 	@$(MAKE) build lint test-core check-docs
 	$(PYTEST) -m "not full"
 
-test-full: ## The same, with the tests that take minutes
-	@$(MAKE) build lint test-core test-sanitizers check-docs
+# The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
+test-full: ## Every dtype, the tests that take minutes, the sanitizers; SHARD=i/n for a part
+	@$(MAKE) build
+ifneq ($(filter 1/%,$(SHARD)),)
+	@$(MAKE) lint test-core test-sanitizers check-docs
+endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
 
-test-sanitizers: ## The same unit tests under ThreadSanitizer (test-core has the other two)
+test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan
+
+test-asan: $(DEPS) ## The Python tests, the extension under AddressSanitizer (ARGS: which tests)
+	MAX_JOBS=$(JOBS) JOBS=$(JOBS) $(PY) tools/test_asan.py $(ARGS)
+
+test-sanitizers: test-core test-tsan test-asan ## All three
+
+# Only pip of the developer's environment is used: every version has an environment of its own.
+test-matrix: $(DEPS) ## Build and test with every supported torch, build with the newest (VERSIONS)
+	nice $(PY) tools/test_matrix.py --jobs $(JOBS) $(VERSIONS)
 
 check-docs: $(BUILT) ## Run the examples of the docs; is docs/operators.md what the code says?
 	$(PY) tools/run_examples.py README.md docs/*.md
@@ -137,5 +153,5 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-sanitizers test-package \
-        lint format bench bench-check docs check-docs conformance clean distclean help
+.PHONY: demo build wheel sdist test test-full test-core test-tsan test-asan test-sanitizers \
+        test-matrix test-package lint format bench bench-check docs check-docs conformance clean distclean help

@@ -20,9 +20,14 @@ except ImportError as error:  # an isolated build has no torch to build against
 
 from setuptools import setup
 
-SUPPORTED = ("2.11", "2.12", "2.13")
+SUPPORTED = re.findall(
+    r'"(2\.\d+)"',
+    re.search(r"^SUPPORTED = .+$", Path("torch_hologram/_version_check.py").read_text(), re.M)[0],
+)
+# Compiles with any torch, to see what a newer one would need; the package still refuses to load.
+ANY_TORCH = os.environ.get("HOLOGRAM_BUILD_ANY_TORCH") == "1"
 TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
-if TORCH_MINOR not in SUPPORTED:
+if TORCH_MINOR not in SUPPORTED and not ANY_TORCH:
     raise SystemExit(
         f"torch_hologram supports torch {SUPPORTED[0]} to {SUPPORTED[-1]}, "
         f"found {torch.__version__}"
@@ -104,6 +109,10 @@ def write_quick_kernels() -> list[str]:
     return sources
 
 
+# "address" compiles the extension with gcc's AddressSanitizer; `make test-asan` says how to run it.
+SANITIZE = os.environ.get("HOLOGRAM_SANITIZE", "")
+SANITIZE_FLAGS = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"] if SANITIZE else []
+
 write_if_changed(ROOT / "build/generated/device_check.inc", device_check_table())
 write_if_changed(
     ROOT / "torch_hologram/_build_info.py",
@@ -145,13 +154,15 @@ setup(
             include_dirs=[str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",
-                "-O2",
-                "-g0",
+                "-O1" if SANITIZE else "-O2",
+                "-g1" if SANITIZE else "-g0",
                 "-Wall",
                 "-fvisibility=hidden",
                 "-ffp-contract=off",
+                *(["-DHOLOGRAM_ANY_TORCH"] if ANY_TORCH else []),
+                *SANITIZE_FLAGS,
             ],
-            extra_link_args=["-Wl,-O1", "-Wl,--as-needed"],
+            extra_link_args=["-Wl,-O1", "-Wl,--as-needed", *SANITIZE_FLAGS],
         )
     ],
     cmdclass={"build_ext": build_ext},

@@ -13,6 +13,11 @@ from torch.testing._internal.common_utils import TestCase
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What the tests have to know of differences between the supported versions of torch.
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+# Before 2.13 fork_rng() without a device type means CUDA, whatever accelerator there is.
+FORK_RNG_MEANS_THE_ACCELERATOR = TORCH >= (2, 13)
+
 
 def run_python(
     source: str,

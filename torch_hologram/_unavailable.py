@@ -71,7 +71,7 @@ def install(error: Exception) -> None:
         del sys.modules[name]
 
     with contextlib.suppress(Exception):
-        if torch._C._accelerator_getAccelerator() is None:
+        if not _other_accelerator():
             # The name makes `.to("hologram")` reach _lazy_init() above instead of failing as an
             # unknown device. It also makes hologram torch's current accelerator, so it is taken
             # only where there is no other.
@@ -83,3 +83,14 @@ def install(error: Exception) -> None:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _other_accelerator() -> bool:
+    """Whether this machine has an accelerator that torch was built for.
+
+    A torch built for CUDA names it as its accelerator also where there is no GPU. The count of
+    devices is asked of the device's module because that of CUDA does not initialise the driver,
+    after which a process could not fork.
+    """
+    accelerator = torch._C._accelerator_getAccelerator()
+    return bool(accelerator and torch.get_device_module(accelerator).device_count())

@@ -3,8 +3,7 @@
 HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". With "cpu" the suite
                            judges itself: every unit that fails must be listed in UNJUDGED of
                            expected_failures.py.
-HOLOGRAM_TEST_FULL=1       the dtypes of FULL_DTYPES instead of DEFAULT_DTYPES, and every sample.
-HOLOGRAM_TEST_SHARD=i/n    only every n-th unit, counted from i (0 <= i < n).
+HOLOGRAM_TEST_FULL=1       every dtype an entry supports instead of DEFAULT_DTYPES, every sample.
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
 HOLOGRAM_TEST_TIMEOUT      seconds after which a single test is killed (default 300).
 """
@@ -33,16 +32,28 @@ DEFAULT_DTYPES: tuple[torch.dtype, ...] = (
     torch.int64,
     torch.bool,
 )
+# The order in which a full run takes the dtypes of an entry; one not listed here comes last.
 FULL_DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,
     torch.float64,
     torch.float16,
     torch.bfloat16,
     torch.complex64,
+    torch.complex128,
+    torch.complex32,
     torch.int64,
     torch.int32,
+    torch.int16,
+    torch.int8,
     torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
     torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
 )
 # An entry that supports none of the wanted dtypes is tested in the first of these that it supports.
 FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
@@ -71,12 +82,3 @@ SAMPLE_CAPS = {
 DRAWS_EQUAL_CPU = True
 
 SEED = 20_240_229
-
-
-def shard() -> tuple[int, int]:
-    """Index and number of shards, from HOLOGRAM_TEST_SHARD. Raises ValueError for other text."""
-    text = os.environ.get("HOLOGRAM_TEST_SHARD", "0/1")
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise ValueError(f"HOLOGRAM_TEST_SHARD is {text!r}, expected i/n with 0 <= i < n")
-    return int(index), int(count)

@@ -10,7 +10,6 @@ import torch
 from torch.testing._internal.common_modules import ModuleInfo, module_db, modules
 from torch.testing._internal.common_utils import TestCase
 
-from . import config
 from .module_phases import PHASES
 from .units import dtype_name, instantiate, wanted_dtypes
 from .verdict import Key, conclude
@@ -26,13 +25,12 @@ class module_units(modules):
     def _parametrize_test(
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
-        index, count = config.shard()
         every = [
             (info, dtype)
             for info in self.infos
             for dtype in wanted_dtypes(info.name, set(info.dtypes))
         ]
-        for info, dtype in every[index::count]:
+        for info, dtype in every:
 
             @wraps(test)
             def unit_test(*args: Any, **kwargs: Any) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db, optims
 from torch.testing._internal.common_utils import TestCase
 
-from . import config
 from .optim_phases import PHASES
 from .units import dtype_name, instantiate
 from .verdict import Key, conclude
@@ -26,10 +25,7 @@ class optim_units(optims):
     def _parametrize_test(
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
-        index, count = config.shard()
         for info in self.optim_info_list:
-            if optim_db.index(info) % count != index:
-                continue
 
             @wraps(test)
             def unit_test(*args: Any, **kwargs: Any) -> None:

@@ -54,11 +54,12 @@ def wanted_dtypes(name: str, supported: set[torch.dtype]) -> list[torch.dtype]:
     """The dtypes out of `supported` in which this run tests the entry `name`, in a fixed order.
 
     By default float32 and one of the others of config.DEFAULT_DTYPES, which one by the entry's
-    name, so that every dtype meets a part of all entries; in a full run all of config.FULL_DTYPES.
+    name, so that every dtype meets a part of all entries; in a full run all that are supported.
     One at least if the entry supports any.
     """
     if config.FULL:
         chosen = [dtype for dtype in config.FULL_DTYPES if dtype in supported]
+        chosen += sorted(supported.difference(chosen), key=str)
     else:
         first, *others = config.DEFAULT_DTYPES
         chosen = [first] if first in supported else []
@@ -180,13 +181,12 @@ class units(ops):
     def _parametrize_test(
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
-        index, count = config.shard()
         every = [
             (op, dtype)
             for op in self.op_list
             for dtype in wanted_dtypes(op.full_name, set(op.supported_dtypes("cpu")))
         ]
-        for op, dtype in every[index::count]:
+        for op, dtype in every:
             if dtype not in self.applies(op):
                 continue
 

@@ -1,0 +1,41 @@
+"""Hooks of every test: HOLOGRAM_TEST_SHARD=i/n leaves the i-th of n parts of them, 1 <= i <= n."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """(i, n) for "i/n"; raises pytest.UsageError unless 1 <= i <= n."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise pytest.UsageError(
+            f"HOLOGRAM_TEST_SHARD is {text!r}, expected i/n with 1 <= i <= n, for example 2/4"
+        )
+    return int(index), int(count)
+
+
+def shard_of(test_id: str, count: int) -> int:
+    """The shard from 1 to `count` that a test is in: by its id alone, whatever else is collected.
+
+    A checksum and not hash(), which differs from one process to the next.
+    """
+    return 1 + zlib.crc32(test_id.encode()) % count
+
+
+SHARD = pytest.StashKey[tuple[int, int]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SHARD] = parse_shard(os.environ.get("HOLOGRAM_TEST_SHARD", "1/1"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    index, count = config.stash[SHARD]
+    left = [item for item in items if shard_of(item.nodeid, count) != index]
+    if left:
+        items[:] = [item for item in items if shard_of(item.nodeid, count) == index]
+        config.hook.pytest_deselected(items=left)
