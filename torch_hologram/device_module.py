@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import OutOfMemoryError
 
-from torch_hologram import _C, amp, memory, random
+from torch_hologram import _C, amp, comm, memory, random
 from torch_hologram._device import lazy_init
 from torch_hologram.alias import alias_as_cpu, alias_from_cpu
 from torch_hologram.amp import get_amp_supported_dtype, is_bf16_supported
@@ -87,6 +87,7 @@ __all__ = [
     "alias_from_cpu",
     "amp",
     "can_device_access_peer",
+    "comm",
     "current_device",
     "current_stream",
     "default_generators",
