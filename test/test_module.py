@@ -6,7 +6,7 @@ import inspect
 import typing
 
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase
 from torch.testing._internal.common_utils import run_tests
 
 NAMES = """
@@ -100,126 +100,6 @@ class TestDevices(HologramTestCase):
         # The names in the annotations are those of torch, not only of this package's type checker.
         hints = typing.get_type_hints(torch.hologram.mem_get_info, {"Device": object})
         self.assertEqual(hints["return"], tuple[int, int])
-
-
-class TestSeveralDevices(HologramTestCase):
-    """HOLOGRAM_CPU_DEVICES splits the CPU, so that multi-device code can be tested anywhere."""
-
-    def run_with_two(self, source: str) -> None:
-        run_python(
-            "import torch\nassert torch.hologram.device_count() == 2\n" + source,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
-        )
-
-    def test_current_device(self):
-        self.run_with_two(
-            """
-assert torch.hologram.current_device() == 0
-with torch.hologram.device(1):
-    assert torch.hologram.current_device() == 1
-    assert torch.ones(1, device="hologram").device.index == 1
-    assert torch.hologram.current_stream().device == torch.device("hologram", 1)
-    with torch.hologram.device(None):
-        assert torch.hologram.current_device() == 1
-    with torch.hologram.device(0):
-        assert torch.hologram.current_device() == 0
-    assert torch.hologram.current_device() == 1
-assert torch.hologram.current_device() == 0
-try:
-    with torch.hologram.device("hologram:1"):
-        raise KeyError
-except KeyError:
-    assert torch.hologram.current_device() == 0
-with torch.hologram.device_of(torch.ones(1, device="hologram:1")):
-    assert torch.hologram.current_device() == 1
-torch.hologram.set_device("hologram:1")
-assert torch.ones(1).hologram().device.index == 1
-"""
-        )
-
-    def test_current_device_is_per_thread(self):
-        self.run_with_two(
-            """
-import threading
-torch.hologram.set_device(1)
-seen = []
-thread = threading.Thread(target=lambda: seen.append(torch.hologram.current_device()))
-thread.start()
-thread.join()
-assert seen == [0], seen
-assert torch.hologram.current_device() == 1
-"""
-        )
-
-    def test_moving_between_devices(self):
-        self.run_with_two(
-            """
-first = torch.arange(4.0, device="hologram:0")
-second = first.to("hologram:1")
-assert second.device.index == 1
-second += 1
-assert first.tolist() == [0, 1, 2, 3] and second.tolist() == [1, 2, 3, 4]
-assert torch.hologram.can_device_access_peer(0, 1)
-try:
-    first + second
-except RuntimeError as error:
-    text = str(error)
-    assert "Expected all tensors to be on the same device" in text, text
-    assert "hologram:0" in text and "hologram:1" in text, text
-else:
-    raise AssertionError
-assert (first + second.to("hologram:0")).tolist() == [1, 3, 5, 7]
-"""
-        )
-
-    def test_streams_and_memory_are_per_device(self):
-        self.run_with_two(
-            """
-stream = torch.hologram.Stream("hologram:1")
-assert stream.device.index == 1
-with torch.hologram.stream(stream):
-    assert torch.hologram.current_device() == 1
-    assert torch.hologram.current_stream() == stream
-    assert torch.hologram.current_stream(0) == torch.hologram.default_stream(0)
-assert torch.hologram.current_device() == 0
-assert torch.hologram.current_stream(1) == torch.hologram.default_stream(1)
-
-before = [torch.hologram.memory_allocated(index) for index in range(2)]
-tensor = torch.empty(1 << 20, dtype=torch.uint8, device="hologram:1")
-after = [torch.hologram.memory_allocated(index) for index in range(2)]
-assert after[0] == before[0], (before, after)
-assert after[1] - before[1] >= 1 << 20, (before, after)
-"""
-        )
-
-    def test_generators_are_per_device(self):
-        self.run_with_two(
-            """
-torch.hologram.manual_seed_all(7)
-a = torch.rand(4, device="hologram:0").cpu()
-b = torch.rand(4, device="hologram:1").cpu()
-assert torch.equal(a, b)
-torch.hologram.manual_seed(8)
-state = torch.hologram.get_rng_state_all()
-assert not torch.equal(state[0], state[1])
-torch.rand(3, device="hologram:1")
-torch.hologram.set_rng_state_all(state)
-assert torch.equal(torch.hologram.get_rng_state(1), state[1])
-assert len(torch.hologram.default_generators) == 2
-assert torch.hologram.default_generators[1].device.index == 1
-"""
-        )
-
-    def test_backward_across_devices(self):
-        self.run_with_two(
-            """
-x = torch.ones(3, device="hologram:0", requires_grad=True)
-y = (x * 2).to("hologram:1")
-(y * torch.arange(3.0, device="hologram:1")).sum().backward()
-assert x.grad.device.index == 0
-assert x.grad.tolist() == [0, 2, 4]
-"""
-        )
 
 
 if __name__ == "__main__":

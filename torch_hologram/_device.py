@@ -83,7 +83,11 @@ def seed_when_initialized(index: int, seed: int) -> None:
 
     So ``torch.manual_seed`` at the top of a script does not initialise the device, which would
     make it unusable in workers forked later.
+
+    Raises:
+        ValueError: the seed is not a number of 64 bits.
     """
+    torch.Generator().manual_seed(seed)  # a wrong seed is an error now, not at the first use
     with _pending_lock:
         _pending_seeds[index] = seed
     if is_initialized():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import OutOfMemoryError
 
-from torch_hologram import _C, amp, boundary, memory, random
+from torch_hologram import _C, amp, boundary, comm, memory, random
 from torch_hologram._device import lazy_init
 from torch_hologram.alias import alias_as_cpu, alias_from_cpu
 from torch_hologram.amp import get_amp_supported_dtype, is_bf16_supported
@@ -92,6 +92,7 @@ __all__ = [
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "comm",
     "current_device",
     "current_stream",
     "default_generators",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -57,9 +59,25 @@ class DeviceProperties:
     minor: int
 
 
+@functools.cache
+def _warn_of_environment() -> None:
+    if _C.environment_error():
+        warnings.warn(
+            f"no {DEVICE_TYPE} device is available: {_C.environment_error()}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def is_available() -> bool:
-    """Returns whether there is a hologram device. Never raises."""
-    return _C.device_count() > 0
+    """Returns whether there is a hologram device.
+
+    Never raises. Warns once if there is none because a variable of the environment is wrong.
+    """
+    if _C.device_count() > 0:
+        return True
+    _warn_of_environment()
+    return False
 
 
 def device_count() -> int:

@@ -105,7 +105,6 @@ def set_stream(stream: torch.Stream | None) -> None:
         stream: ``None`` changes nothing.
     """
     if stream is not None:
-        _C.set_device(stream.device_index)
         _C.set_stream(stream.stream_id, stream.device_index, stream.device_type)
 
 
@@ -122,8 +121,9 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            self._previous.append((_C.current_device(), current_stream(self.stream.device_index)))
+            previous = _C.current_device(), current_stream(self.stream.device)
             set_stream(self.stream)
+            self._previous.append(previous)
 
     def __exit__(
         self,

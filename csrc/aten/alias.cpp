@@ -6,6 +6,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/quantized/QTensorImpl.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "aten/block.h"
 #include "aten/runtime.h"
@@ -73,10 +74,15 @@ at::Tensor storage_alias(const at::Tensor& tensor, c10::Storage storage, Backend
 template <class Member>
 at::Tensor sparse_alias(const at::Tensor& tensor, DispatchKeySet keys, Member&& member) {
   auto* from = sparse_impl(tensor);
+  const at::Tensor indices = member(from->indices());
+  const at::Tensor values = member(from->values());
+  // A sparse tensor is made on the current device of its type.
+  const c10::OptionalDeviceGuard guard(
+      values.device().is_cpu() ? std::nullopt : std::optional<c10::Device>(values.device()));
   auto alias = at::detail::make_tensor<at::SparseTensorImpl>(keys, tensor.dtype());
   auto* to = sparse_impl(alias);
   to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
-  to->set_indices_and_values_unsafe(member(from->indices()), member(from->values()));
+  to->set_indices_and_values_unsafe(indices, values);
   to->set_coalesced(from->coalesced());
   return alias;
 }

@@ -19,6 +19,7 @@
 #include "aten/report.h"
 #include "aten/runtime.h"
 #include "atlas/boundary.h"
+#include "atlas/config.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/fork.h"
@@ -35,14 +36,12 @@ PackedStream pack(StreamId id, c10::DeviceIndex index) {
   return {id, index, static_cast<int64_t>(kHologram)};
 }
 
-c10::DeviceIndex narrow(int64_t index) {
-  TORCH_CHECK(index >= -1 && index <= 127, "hologram device index ", index,
+// Python has replaced "the current device" by its index before it calls.
+c10::DeviceIndex checked(int64_t index) {
+  check_device(c10::DeviceIndex(-1));  // without any device, that is what is wrong with the index
+  TORCH_CHECK(index >= 0 && index < hologram::device_count(), "hologram device index ", index,
               " is out of range: ", hologram::device_count(), " device(s) available");
   return static_cast<c10::DeviceIndex>(index);
-}
-
-c10::DeviceIndex checked(int64_t index) {
-  return check_device(narrow(index));
 }
 
 // torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
@@ -97,7 +96,7 @@ py::list memory_snapshot(int64_t index) {
       blocks.append(row);
     }
     py::dict row;
-    row["device"] = index < 0 ? current_device() : index;
+    row["device"] = index;
     row["address"] = reinterpret_cast<uintptr_t>(segment.address);
     row["total_size"] = segment.total_size;
     row["allocated_size"] = segment.allocated_size;
@@ -129,6 +128,7 @@ void bind(py::module_& m) {
   m.def("is_initialized", [] { return is_initialized(); });
   m.def("has_forked", [] { return in_forked_child(); });
   m.def("device_count", [] { return hologram::device_count(); });
+  m.def("environment_error", [] { return config().error; });
   m.def("current_device", [] { return hologram::current_device(); });
   m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
   m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });
@@ -169,7 +169,9 @@ void bind(py::module_& m) {
         [](int64_t index) { device_memory(checked(index)).reset_accumulated(); });
   m.def("empty_cache", [] {
     for (int index = 0; index < hologram::device_count(); ++index) {
-      hologram::device(index).memory().trim();
+      if (auto* device = hologram::device_if_used(index)) {
+        device->memory().trim();
+      }
     }
   });
   m.def("mem_get_info", [](int64_t index) { return device_memory(checked(index)).info(); });

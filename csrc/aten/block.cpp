@@ -57,13 +57,14 @@ Block* block_of(const c10::DataPtr& data) {
                                                      : nullptr;
 }
 
-// Runs an allocation of the core and turns its error into torch's.
+// Runs an allocation of the core and turns its error into torch's, which names the device.
 template <class F>
-auto or_out_of_memory(F&& allocate) {
+auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
   try {
     return allocate();
   } catch (const OutOfMemory& error) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " The device is ",
+                     hologram_device(device), ".");
   }
 }
 
@@ -71,7 +72,8 @@ auto or_out_of_memory(F&& allocate) {
 enum class Limit : uint8_t { holds, waived };
 
 Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
-  const auto allocation = or_out_of_memory([&] { return device_memory(device).allocate(nbytes); });
+  const auto allocation =
+      or_out_of_memory(device, [&] { return device_memory(device).allocate(nbytes); });
   auto* block = new Block();
   block->device = device;
   block->allocation = allocation;
@@ -126,7 +128,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
 Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
-    or_out_of_memory([&] { memory.admit_foreign(nbytes); });
+    or_out_of_memory(device, [&] { memory.admit_foreign(nbytes); });
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }

@@ -99,10 +99,11 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
     }
     static_cast<hologram::Event*>(*event)->record(stream.device_index(), stream.id());
   }
+  // The stream may be another device's than the event's.
   void block(void* event, const c10::Stream& stream) const override {
     check_stream(stream);
     if (event != nullptr) {
-      static_cast<hologram::Event*>(event)->synchronize();
+      static_cast<hologram::Event*>(event)->wait(stream.device_index(), stream.id());
     }
   }
   bool queryEvent(void* event) const override {

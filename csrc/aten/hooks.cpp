@@ -38,7 +38,8 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {
     for (int index = 0; index < hologram::device_count(); ++index) {
-      if (hologram::device(index).memory().owns(data)) {
+      auto* device = hologram::device_if_used(index);
+      if (device != nullptr && device->memory().owns(data)) {
         return {kHologram, static_cast<c10::DeviceIndex>(index)};
       }
     }

@@ -101,12 +101,18 @@ c10::DeviceIndex check_device(c10::DeviceIndex index) {
     refuse_forked_child();
   }
   if (C10_UNLIKELY(!is_initialized())) {
+    try {
+      check_any_device();
+    } catch (const Error& error) {
+      TORCH_CHECK(false, error.what());
+    }
     mark_initialized();
   }
-  if (index < 0) {
+  if (index == -1) {
     return current_device();
   }
-  if (C10_UNLIKELY(index >= device_count())) {
+  // torch reads "hologram:200" as index 200 - 256.
+  if (C10_UNLIKELY(index < 0 || index >= device_count())) {
     TORCH_CHECK(false, "hologram device index ", static_cast<int>(index),
                 " is out of range: ", device_count(), " device(s) available");
   }

@@ -18,7 +18,8 @@ MemoryPool& device_memory(c10::DeviceIndex device);
 c10::Allocator* device_allocator();
 
 // Marks the device as in use: throws in a forked child, c10::Error (RuntimeError) naming the count
-// for an index that does not exist. A negative index or none means the current device.
+// for an index that does not exist, or the reason where there is no device at all. Index -1 or none
+// means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex index);
 c10::DeviceIndex check_device(std::optional<c10::Device> device);
 

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <optional>
 
 namespace hologram {
 namespace {
@@ -54,7 +53,7 @@ void complain(Config& config, const std::string& what) {
 
 }  // namespace
 
-Config parse_config(std::string_view backends, std::string_view cpu_devices,
+Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
                     std::string_view memory_limit) {
   Config config;
 
@@ -81,10 +80,10 @@ Config parse_config(std::string_view backends, std::string_view cpu_devices,
     }
   }
 
-  if (backends = strip(backends); backends.empty()) backends = "cpu";
-  while (true) {
-    const size_t comma = backends.find(',');
-    const std::string_view name = strip(backends.substr(0, comma));
+  std::string_view names = strip(backends.value_or("cpu"));
+  while (!names.empty()) {
+    const size_t comma = names.find(',');
+    const std::string_view name = strip(names.substr(0, comma));
     if (name != "cpu") {
       complain(config, "HOLOGRAM_BACKENDS names " + quoted(name) +
                            ", which this build does not have (available: cpu)");
@@ -94,19 +93,21 @@ Config parse_config(std::string_view backends, std::string_view cpu_devices,
       for (int i = 0; i < cpu_count; ++i) config.devices.push_back({"cpu", i, cpu_count});
     }
     if (comma == std::string_view::npos) break;
-    backends.remove_prefix(comma + 1);
+    names.remove_prefix(comma + 1);
+    if (names.empty()) complain(config, "HOLOGRAM_BACKENDS ends with a comma");
   }
   return config;
 }
 
 const Config& config() {
   static const Config& instance = *new Config([] {
-    const auto variable = [](const char* name) -> std::string_view {
+    const auto variable = [](const char* name) -> std::optional<std::string_view> {
       const char* value = std::getenv(name);
-      return value != nullptr ? value : "";
+      return value != nullptr ? std::optional<std::string_view>(value) : std::nullopt;
     };
-    return parse_config(variable("HOLOGRAM_BACKENDS"), variable("HOLOGRAM_CPU_DEVICES"),
-                        variable("HOLOGRAM_MEMORY_LIMIT"));
+    return parse_config(variable("HOLOGRAM_BACKENDS"),
+                        variable("HOLOGRAM_CPU_DEVICES").value_or(""),
+                        variable("HOLOGRAM_MEMORY_LIMIT").value_or(""));
   }());
   return instance;
 }

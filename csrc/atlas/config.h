@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,9 +22,11 @@ struct Config {
   std::string error;                // what is wrong with the environment, empty when nothing is
 };
 
-// `backends`, `cpu_devices`, `memory_limit`: the variables' values, empty for the default. A wrong
-// value is described in `error` and replaced by its default, names of unknown backends are skipped.
-Config parse_config(std::string_view backends, std::string_view cpu_devices,
+// `cpu_devices`, `memory_limit`: the variables' values, empty for the default. `backends`:
+// likewise, but only nullopt is the default; a variable that is set and empty asks for no device at
+// all. A wrong value is described in `error` and replaced by its default, names of unknown backends
+// are skipped.
+Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
                     std::string_view memory_limit);
 
 // From HOLOGRAM_BACKENDS, HOLOGRAM_CPU_DEVICES and HOLOGRAM_MEMORY_LIMIT at the first call.

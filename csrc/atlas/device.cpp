@@ -37,11 +37,18 @@ void Device::synchronize() {
 }
 
 int device_count() noexcept {
-  return static_cast<int>(config().devices.size());
+  return config().error.empty() ? static_cast<int>(config().devices.size()) : 0;
+}
+
+void check_any_device() {
+  if (!config().error.empty()) throw Error("no hologram device is available: " + config().error);
+  if (config().devices.empty()) {
+    throw Error("no hologram device is available: HOLOGRAM_BACKENDS is empty");
+  }
 }
 
 void check_device_index(int index) {
-  if (!config().error.empty()) throw Error(config().error);
+  check_any_device();
   if (index < 0 || index >= device_count()) {
     throw InvalidDevice("hologram device index " + std::to_string(index) + " is out of range: " +
                         std::to_string(device_count()) + " device(s) available");

@@ -1,9 +1,10 @@
 // The devices of this process: hologram:0 .. n-1.
 //
 // Environment, read once: HOLOGRAM_BACKENDS (comma-separated backend names in priority order,
-// default "cpu"), HOLOGRAM_CPU_DEVICES (1..64, default 1: as how many devices the CPU appears),
-// HOLOGRAM_MEMORY_LIMIT (bytes per device, suffix K, M, G or T, default: the device's total
-// memory). A wrong value raises at the first use of a device, never at the count.
+// default "cpu"; empty for no device), HOLOGRAM_CPU_DEVICES (1..64, default 1: as how many devices
+// the CPU appears), HOLOGRAM_MEMORY_LIMIT (bytes per device, suffix K, M, G or T, default: the
+// device's total memory). With a wrong value there is no device: the count is 0, and the use of a
+// device raises what is wrong.
 #pragma once
 
 #include "atlas/backend.h"
@@ -40,11 +41,14 @@ class Device {
   StreamTable streams_;
 };
 
-// Number of devices; 0 when HOLOGRAM_BACKENDS names none that this build has.
+// Number of devices; 0 where HOLOGRAM_BACKENDS is empty or a variable of the environment is wrong.
 int device_count() noexcept;
 
-// Throws InvalidDevice for an index outside 0..device_count()-1, Error for a wrong environment
-// variable.
+// Throws Error with the reason if there is no device, not even number 0.
+void check_any_device();
+
+// Throws InvalidDevice for an index outside 0..device_count()-1, and what check_any_device()
+// throws.
 Device& device(int index);
 
 // Throws what device() throws, without making the device.

@@ -6,11 +6,19 @@ using hologram::Config;
 using hologram::parse_config;
 
 TEST(config_defaults) {
-  const Config config = parse_config("", "", "");
+  const Config config = parse_config(std::nullopt, "", "");
   CHECK_EQ(config.error, "");
   CHECK_EQ(config.devices.size(), 1u);
   CHECK_EQ(config.devices[0].backend, "cpu");
   CHECK_EQ(config.memory_limit, 0u);
+}
+
+TEST(config_without_backends_has_no_devices) {
+  for (const char* nothing : {"", "  "}) {
+    const Config config = parse_config(nothing, "3", "");
+    CHECK_EQ(config.error, "");
+    CHECK_EQ(config.devices.size(), 0u);
+  }
 }
 
 TEST(config_splits_the_cpu_into_devices) {
@@ -24,23 +32,23 @@ TEST(config_splits_the_cpu_into_devices) {
 }
 
 TEST(config_reads_sizes_with_suffixes) {
-  CHECK_EQ(parse_config("", "", "1000").memory_limit, 1000u);
-  CHECK_EQ(parse_config("", "", "3k").memory_limit, 3u << 10);
-  CHECK_EQ(parse_config("", "", "512M").memory_limit, 512u << 20);
-  CHECK_EQ(parse_config("", "", " 2G ").memory_limit, size_t{2} << 30);
-  CHECK_EQ(parse_config("", "", "1t").memory_limit, size_t{1} << 40);
+  CHECK_EQ(parse_config(std::nullopt, "", "1000").memory_limit, 1000u);
+  CHECK_EQ(parse_config(std::nullopt, "", "3k").memory_limit, 3u << 10);
+  CHECK_EQ(parse_config(std::nullopt, "", "512M").memory_limit, 512u << 20);
+  CHECK_EQ(parse_config(std::nullopt, "", " 2G ").memory_limit, size_t{2} << 30);
+  CHECK_EQ(parse_config(std::nullopt, "", "1t").memory_limit, size_t{1} << 40);
 }
 
 TEST(config_describes_wrong_values) {
   for (const char* wrong :
        {"0", "-1", "G", "1.5G", "12X", "1GG", "99999999999999999999", "18446744073709551615K"}) {
-    const Config config = parse_config("", "", wrong);
+    const Config config = parse_config(std::nullopt, "", wrong);
     CHECK_EQ(config.memory_limit, 0u);
     CHECK(config.error.find("HOLOGRAM_MEMORY_LIMIT") != std::string::npos);
     CHECK(config.error.find("'" + std::string(wrong) + "'") != std::string::npos);
   }
   for (const char* wrong : {"0", "65", "-1", "two", "1 2"}) {
-    const Config config = parse_config("", wrong, "");
+    const Config config = parse_config(std::nullopt, wrong, "");
     CHECK_EQ(config.devices.size(), 1u);
     CHECK(config.error.find("HOLOGRAM_CPU_DEVICES") != std::string::npos);
     CHECK(config.error.find("'" + std::string(wrong) + "'") != std::string::npos);
@@ -54,7 +62,8 @@ TEST(config_names_backends_it_does_not_have) {
   CHECK(mixed.error.find("available: cpu") != std::string::npos);
 
   CHECK_EQ(parse_config("abacus", "", "").devices.size(), 0u);
-  CHECK(parse_config("cpu,", "", "").error.find("''") != std::string::npos);
+  CHECK(parse_config("cpu,", "", "").error.find("ends with a comma") != std::string::npos);
+  CHECK(parse_config(",cpu", "", "").error.find("''") != std::string::npos);
   CHECK(parse_config("cpu,cpu", "", "").error.find("twice") != std::string::npos);
 
   const Config both = parse_config("abacus", "0", "");

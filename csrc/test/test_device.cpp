@@ -99,7 +99,7 @@ TEST(device_environment_makes_several) {
 }
 
 SUBPROCESS_TEST(with_wrong_environment) {
-  CHECK_EQ(device_count(), 1);  // does not throw
+  CHECK_EQ(device_count(), 0);  // does not throw
   CHECK_EQ(current_device(), 0);
   CHECK_THROWS(device(0), Error, "HOLOGRAM_BACKENDS names 'abacus'");
   CHECK_THROWS(set_current_device(0), Error, "HOLOGRAM_BACKENDS names 'abacus'");
@@ -108,4 +108,29 @@ SUBPROCESS_TEST(with_wrong_environment) {
 
 TEST(device_environment_errors_appear_at_first_use) {
   CHECK_EQ(check::run_again("with_wrong_environment", {"HOLOGRAM_BACKENDS=abacus,cpu"}), "exit 0");
+}
+
+SUBPROCESS_TEST(without_backends) {
+  CHECK_EQ(device_count(), 0);
+  CHECK_THROWS(check_any_device(), Error, "HOLOGRAM_BACKENDS is empty");
+  CHECK_THROWS(device(0), Error, "no hologram device is available");
+  CHECK_EQ(device_if_used(0), nullptr);
+}
+
+TEST(device_list_may_be_empty) {
+  CHECK_EQ(check::run_again("without_backends", {"HOLOGRAM_BACKENDS="}), "exit 0");
+}
+
+SUBPROCESS_TEST(with_more_devices_than_cores) {
+  CHECK_EQ(device_count(), 64);
+  for (int index = 0; index < device_count(); ++index) {
+    CHECK(device(index).properties().multi_processor_count >= 1);
+    const Allocation block = device(index).memory().allocate(256);
+    CHECK(device(index).memory().owns(block.data));
+    device(index).memory().deallocate(block);
+  }
+}
+
+TEST(device_count_may_exceed_the_cores) {
+  CHECK_EQ(check::run_again("with_more_devices_than_cores", {"HOLOGRAM_CPU_DEVICES=64"}), "exit 0");
 }
