@@ -32,7 +32,7 @@ BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 PYTEST := HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 $(PY) -m pytest test -n $(JOBS) --dist worksteal $(ARGS)
 CLANG_FORMAT_MAJOR := 14
 CPP_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
-EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print)
+EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.tsv' \) -print)
 
 ##@ Use
 

@@ -62,14 +62,14 @@ QUICK_UNITS = 6
 
 
 def write_quick_kernels() -> list[str]:
-    """Writes the tables of csrc/aten/quick.h for the overloads in quick_calls.txt.
+    """Writes the tables of csrc/aten/quick.h for the overloads in quick_calls.tsv.
 
     An overload that this torch does not have is left out; so are factories, whose device argument
     is the boxed delegate's business.
     """
     headers = Path(torch.__file__).parent / "include/ATen/ops"
     rows: dict[str, str] = {}
-    for line in Path("csrc/aten/quick_calls.txt").read_text().splitlines():
+    for line in Path("csrc/aten/quick_calls.tsv").read_text().splitlines():
         if not line or line.startswith("#"):
             continue
         full = line.split()[0].removeprefix("aten::")

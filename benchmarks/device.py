@@ -27,7 +27,7 @@ import torch
 from common import Case, Row
 from tqdm import tqdm
 
-import torch_hologram  # noqa: F401  (autoload does the same; this line also works with it off)
+import torch_hologram
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"

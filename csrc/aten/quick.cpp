@@ -5,7 +5,7 @@
 
 namespace hologram::aten {
 
-// Written by setup.py from quick_calls.txt.
+// Written by setup.py from quick_calls.tsv.
 #include "quick_tables.inc"
 
 MakeQuickKernel find_quick_kernel(const std::string& name) {

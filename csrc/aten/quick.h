@@ -1,4 +1,4 @@
-// Unboxed delegates for the operators real programs call most (csrc/aten/quick_calls.txt).
+// Unboxed delegates for the operators real programs call most (csrc/aten/quick_calls.tsv).
 //
 // The boxed delegate of delegate.cpp serves every operator through a stack of IValues. QuickKernel
 // does the same for one operator whose C++ signature is known, without the stack, in the case that
