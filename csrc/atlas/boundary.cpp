@@ -1,6 +1,7 @@
 #include "atlas/boundary.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "atlas/error.h"
@@ -23,6 +24,13 @@ uint64_t run_starts(uint64_t free, int length) noexcept {
     have += step;
   }
   return free;
+}
+
+// Bit 7 of each byte of `word` that is at least `value`; both are below 128.
+uint64_t bytes_at_least(uint64_t word, int value) noexcept {
+  static_assert(std::endian::native == std::endian::little, "byte i of a word is bits 8 i ..");
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  return ((word | kOnes << 7) - kOnes * static_cast<uint64_t>(value)) & kOnes << 7;
 }
 
 int longest_run(uint64_t free) noexcept {
@@ -70,37 +78,29 @@ void* BoundaryPool::detach() noexcept {
 void BoundaryPool::clear() noexcept {
   base_ = nullptr;
   bytes_ = 0;
-  longest_untouched_ = kBoundaryPages;
   longest_anywhere_ = 0;
-  touched_.fill(0);
   free_.fill(kAllPages);
   longest_.fill(kBoundaryPages);
   recent_.fill({});  // hints at the first page of all, as good as none
   requested_.fill(0);
 }
 
-// First fit over the classes. A failure lowers the bounds, so that the same search is not repeated
-// until a run of this length may exist.
+// First fit over the classes. A failure lowers the bounds, so that no class is looked at again for
+// a run of this length until a block of it was freed.
 char* BoundaryPool::search(int pages, size_t nbytes) noexcept {
-  for (size_t word = 0; word < touched_.size(); ++word) {
-    for (; touched_[word] != 0; touched_[word] &= touched_[word] - 1) {
-      const size_t i = word * 64 + static_cast<size_t>(std::countr_zero(touched_[word]));
-      const int longest = longest_run(free_[i]);
-      longest_[i] = static_cast<uint8_t>(longest);
-      longest_untouched_ = std::max(longest_untouched_, longest);
-    }
-  }
-  if (pages <= longest_untouched_) {
-    for (size_t i = 0; i < free_.size(); ++i) {
-      if (pages > longest_[i]) continue;
+  constexpr size_t kPerWord = sizeof(uint64_t);
+  for (size_t word = 0; word < longest_.size(); word += kPerWord) {
+    uint64_t bounds;
+    std::memcpy(&bounds, &longest_[word], kPerWord);
+    for (uint64_t fits = bytes_at_least(bounds, pages); fits != 0; fits &= fits - 1) {
+      const size_t i = word + static_cast<size_t>(std::countr_zero(fits)) / 8;
       if (const uint64_t starts = run_starts(free_[i], pages); starts != 0) {
         return take(i, std::countr_zero(starts), run_mask(pages), nbytes);
       }
       longest_[i] = static_cast<uint8_t>(pages - 1);
     }
-    longest_untouched_ = pages - 1;
   }
-  longest_anywhere_ = longest_untouched_;
+  longest_anywhere_ = pages - 1;
   return nullptr;
 }
 

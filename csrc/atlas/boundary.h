@@ -109,7 +109,7 @@ class BoundaryPool {
     std::array<uint16_t, kDepth> places;
     uint8_t top;
   };
-  static constexpr int kHintsTried = 4;
+  static constexpr int kHintsTried = 2;
 
   static uint64_t run_mask(int pages) noexcept { return kAllPages >> (kBoundaryPages - pages); }
   void clear() noexcept;
@@ -119,13 +119,11 @@ class BoundaryPool {
   char* base_ = nullptr;
   size_t bytes_ = 0;  // of the region: kBoundaryBytes, or 0 when not attached
   std::array<uint64_t, kBoundaryClasses> free_;  // bit p: page p is free
-  // Upper bounds of the longest free run: of each class but those touched (freed in since the last
-  // search), of all but those, and of all; the last is 0 when not attached.
-  std::array<uint8_t, kBoundaryClasses> longest_;
-  int longest_untouched_;
+  // Upper bounds of the longest free run, of each class and of all; the last is 0 when not
+  // attached. A free raises them to what a class holds, a search in vain lowers them.
+  alignas(8) std::array<uint8_t, kBoundaryClasses> longest_;
   int longest_anywhere_;
-  std::array<uint64_t, (kBoundaryClasses + 63) / 64> touched_;  // bit c: class c
-  std::array<Recent, kBoundaryPages> recent_;                   // by length - 1
+  std::array<Recent, kBoundaryPages> recent_;  // by length - 1
   Requests requested_;
 };
 
@@ -166,7 +164,7 @@ inline size_t BoundaryPool::deallocate(const void* data) noexcept {
   recent.places[recent.top++ % Recent::kDepth] =
       static_cast<uint16_t>(class_index * 64 + static_cast<size_t>(page));
   // How long a free run it is part of now is left to the next search.
-  touched_[class_index / 64] |= uint64_t{1} << class_index % 64;
+  longest_[class_index] = kBoundaryPages;
   longest_anywhere_ = kBoundaryPages;
   return nbytes;
 }

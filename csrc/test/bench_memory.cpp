@@ -160,6 +160,8 @@ void pairs() {
   }
   report("12 KiB (96 fit)", {12 * kKiB}, 200);
   report("64 B to 2 MiB mixed", mixed, 64);
+  for (size_t& size : mixed) size = log_uniform(random, 2, 11);
+  report("4 B to 8 KiB mixed", mixed, 96);
 }
 
 // A step replaces one of `live` blocks and writes it, then reads another: what the place of the
@@ -221,7 +223,7 @@ void work(int count) {
 // quickest would be one in which the others did not run.
 template <class Allocator>
 double contended(int count, size_t size, int pause) {
-  constexpr size_t kSteps = 20'000;
+  constexpr size_t kSteps = 100'000;
   Allocator allocator;
   const std::vector<size_t> sizes{size};
   std::vector<double> results;
