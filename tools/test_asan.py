@@ -56,7 +56,12 @@ def build() -> None:
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
         cwd=SOURCE,
-        env={**os.environ, "HOLOGRAM_SANITIZE": "address"},
+        env={
+            **os.environ,
+            "HOLOGRAM_SANITIZE": "address",
+            # setup.py imports torch, which would load an instrumented extension of an earlier run.
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        },
         check=True,
     )
 
@@ -82,17 +87,18 @@ def check_build() -> None:
     program = "import torch_hologram._C as c; print(c.__file__)"
     output = subprocess.run(
         [sys.executable, "-c", f"import torch; {program}"],
+        cwd=SOURCE,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = output.stdout.split()
-    if output.returncode != 0 or not Path(lines[-1]).is_relative_to(SOURCE):
-        raise RuntimeError(f"the extension of {SOURCE} does not load:\n{output.stderr}{lines}")
-    needed = subprocess.run(["ldd", lines[-1]], capture_output=True, text=True, check=True).stdout
+    loaded = output.stdout.strip().rpartition("\n")[2]
+    if output.returncode != 0 or not Path(loaded).is_relative_to(SOURCE):
+        raise RuntimeError(f"{SOURCE}: not the extension that loads: {loaded}\n{output.stderr}")
+    needed = subprocess.run(["ldd", loaded], capture_output=True, text=True, check=True).stdout
     if "libasan" not in needed:
-        raise RuntimeError(f"{lines[-1]} is not instrumented")
+        raise RuntimeError(f"{loaded} is not instrumented")
 
 
 def reports() -> list[Path]:
