@@ -780,17 +780,17 @@ class TestRandom(SeveralDevicesTestCase):
 
     def test_fork_rng(self):
         for devices in ([0, 1], ["hologram:0", "hologram:1"], range(2)):
-            with torch.random.fork_rng(devices=devices):
+            with torch.random.fork_rng(devices, device_type="hologram"):
                 inside = self.draw()
             self.assertEqual(self.draw(), inside)
-        with torch.random.fork_rng(devices=[1]):
+        with torch.random.fork_rng([1], device_type="hologram"):
             inside = self.draw()
         outside = self.draw()
         self.assertEqual(outside[1], inside[1])
         self.assertNotEqual(outside[0], inside[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that all devices are meant
-            with self.assertRaises(KeyError), torch.random.fork_rng():
+            with self.assertRaises(KeyError), torch.random.fork_rng(device_type="hologram"):
                 inside = self.draw()
                 raise KeyError
         self.assertEqual(self.draw(), inside)
@@ -818,7 +818,7 @@ class TestRandom(SeveralDevicesTestCase):
     def test_wrong_seed(self):
         for wrong in (2**64, -(2**63) - 1):
             for seed in (torch.manual_seed, hologram.manual_seed, hologram.manual_seed_all):
-                with self.assertRaisesRegex(ValueError, "Overflow"):
+                with self.assertRaisesRegex((ValueError, RuntimeError), "Overflow"):
                     seed(wrong)
                 hologram.init()  # would apply what was kept of it
         hologram.manual_seed_all(-1)
@@ -1569,6 +1569,10 @@ WRONG_ENVIRONMENTS = {
     ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu)",
     ("HOLOGRAM_BACKENDS", "cpu,cpu"): "names 'cpu' twice",
     ("HOLOGRAM_BACKENDS", ""): "is empty",
+    (
+        "HOLOGRAM_MEMORY_LIMIT",
+        "lots",
+    ): "must be a positive number of bytes with an optional suffix K, M, G or T, not 'lots'",
 }
 
 
