@@ -196,7 +196,7 @@ def norms_and_pools(device: Device) -> None:
             F.adaptive_avg_pool2d(plane, 1), F.adaptive_avg_pool3d(volume, 2),
             F.adaptive_max_pool1d(line, 3), F.adaptive_max_pool2d(plane, 3),
             F.adaptive_max_pool3d(volume, 2), F.lp_pool2d(plane, 2.0, 2),
-            F.fractional_max_pool2d(plane, 2, 3), F.max_unpool2d(pooled, where, [2]),
+            F.fractional_max_pool2d(plane, 2, 3), F.max_unpool2d(pooled, where, [2, 2]),
             F.pad(line, (1, 1)), F.pad(plane, (1, 1, 2, 2), value=1.0),
             F.pad(line, (1, 2), mode="reflect"), F.pad(plane, (1, 1, 1, 1), mode="reflect"),
             F.pad(line, (1, 1), mode="replicate"), F.pad(plane, (1, 1, 1, 1), mode="replicate"),
@@ -328,7 +328,7 @@ def metrics(device: Device) -> None:
     torch.unique_consecutive(truth.sort().values, return_counts=True)
     values[counts.argmin()].item()
     torch.histc(scores, 10, 0, 1)
-    torch.histogram(scores.cpu(), 10)
+    torch.histogram(scores, 10)
     bins = torch.linspace(0, 1, 11, device=device)
     bucket = torch.bucketize(scores.max(1).values, bins)
     torch.searchsorted(bins, scores[:, 0].contiguous())
@@ -646,7 +646,7 @@ def preprocessing(device: Device) -> None:
     torch.renorm(image, 2, 0, 1)
     torch.empty(0, device=device).set_(f.untyped_storage()), f[0].item()
     torch.vmap(lambda row: row.dot(row))(position), torch.func.grad(lambda z: z.sin().sum())(f)
-    torch.func.jvp(torch.tanh, (f,), (f,)), torch.histogramdd(position[:, :2].cpu(), [2, 2])
+    torch.func.jvp(torch.tanh, (f,), (f,)), torch.histogramdd(position[:, :2], [2, 2])
 
 
 PROGRAMS: tuple[Callable[[Device], None], ...] = (
