@@ -12,7 +12,7 @@ import pytest
 import torch
 from common import ROOT
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.append(str(ROOT / "tools"))  # after test/, which has a package of the same name as one
 import mirror
 import test_matrix as matrix
 from conftest import parse_shard, shard_of

@@ -27,7 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirror import ROOT, mirror
@@ -398,7 +398,7 @@ def table(rows: Iterable[Row]) -> str:
 
 def save(row: Row) -> None:
     """Keeps the row beside the version's logs, for --report."""
-    (MATRIX / row.version / "row.json").write_text(json.dumps(asdict(row), indent=1) + "\n")
+    (MATRIX / row.version / "row.json").write_text(json.dumps(vars(row), indent=1) + "\n")
 
 
 def saved(version: str) -> Row | None:

@@ -83,34 +83,64 @@ Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
 // The device that this thread's CPU allocations are taken from; -1: none.
 thread_local c10::DeviceIndex results_device = -1;
 
-// Stands in front of torch's CPU allocator, see ResultsFromPool.
+// torch's own CPU allocator, behind ours; leaked like it.
+c10::Allocator* host_allocator = nullptr;
+
+// Frees what ResultAllocator allocated, by its address alone: oneDNN frees with raw_deallocate(),
+// which knows neither a context nor whether the memory was a device's.
+void release_result_bytes(void* data) {
+  if (Device* device = device_owning(data)) {
+    device->memory().deallocate({data, 0});
+  } else {
+    host_allocator->raw_deleter()(data);
+  }
+}
+
+// Stands in front of torch's CPU allocator, see ResultsFromPool. Memory is its own context, as
+// raw_allocate() demands; the Block is made where a result is handed over, so temporaries have
+// none.
 class ResultAllocator final : public c10::Allocator {
  public:
-  explicit ResultAllocator(c10::Allocator* next) : next_(next) {}
-
   c10::DataPtr allocate(size_t nbytes) override {
     const auto index = results_device;
-    if (C10_LIKELY(index < 0)) {
-      return next_->allocate(nbytes);
+    if (C10_LIKELY(index < 0) || nbytes == 0) {
+      return host_allocator->allocate(nbytes);
     }
-    auto* block = make_pool_block(nbytes, index);
-    return {block->allocation.data, block, &release_twin_bytes, c10::Device(c10::kCPU)};
+    void* data =
+        or_out_of_memory(index, [&] { return device_memory(index).allocate(nbytes); }).data;
+    return {data, data, &release_result_bytes, c10::Device(c10::kCPU)};
   }
-  // raw_allocate() asks for memory that is its own context. Nothing in torch's CPU kernels does.
-  c10::DeleterFnPtr raw_deleter() const override {
-    return results_device < 0 ? next_->raw_deleter() : nullptr;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_result_bytes; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
-    next_->copy_data(dest, src, count);
+    host_allocator->copy_data(dest, src, count);
   }
-
- private:
-  c10::Allocator* next_;
 };
+
+// Whether these are bytes of ResultAllocator, of this device, that no Block owns yet.
+bool is_unclaimed_result(const c10::DataPtr& data, c10::DeviceIndex device) {
+  return data.get_deleter() == &release_result_bytes &&
+         (device_count() == 1 || device_memory(device).owns(data.get()));
+}
+
+Block* make_result_block(void* data, size_t nbytes, c10::DeviceIndex device) {
+  auto* block = new Block();
+  block->device = device;
+  block->allocation = {data, std::max<size_t>(nbytes, 1)};  // 0 would say that it is foreign
+  return block;
+}
 
 // The Block of a CPU storage whose bytes were allocated for the device, if no hologram storage has
 // it yet: it is then the caller's.
 Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
+  if (is_unclaimed_result(cpu->data_ptr(), device)) {
+    std::lock_guard<std::mutex> lock(adopt_mutex());
+    auto& bytes = cpu->_mutable_data_ptr_no_checks();
+    if (is_unclaimed_result(bytes, device)) {
+      void* data = bytes.release_context();
+      bytes = {data, make_result_block(data, cpu->nbytes(), device), &release_twin_bytes,
+               c10::Device(c10::kCPU)};
+    }
+  }
   const c10::DataPtr& data = cpu->data_ptr();
   if (data.get_deleter() != &release_twin_bytes) {
     return nullptr;
@@ -197,10 +227,9 @@ ResultsFromPool::~ResultsFromPool() {
 }
 
 void install_result_allocator() {
-  static ResultAllocator* installed = nullptr;
-  if (installed == nullptr) {
-    installed = new ResultAllocator(c10::GetCPUAllocator());  // leaked: storages refer to it
-    c10::SetCPUAllocator(installed, /*priority=*/255);
+  if (host_allocator == nullptr) {
+    host_allocator = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(new ResultAllocator(), /*priority=*/255);  // storages refer to it
   }
 }
 
@@ -219,19 +248,13 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::De
 }
 
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
-  const c10::DataPtr& data = cpu->data_ptr();
-  if (data.get_deleter() != &release_twin_bytes) {
+  auto& bytes = cpu->_mutable_data_ptr_no_checks();
+  if (!is_unclaimed_result(bytes, device)) {
     return false;
   }
-  const auto* block = static_cast<const Block*>(data.get_context());
-  if (block->device != device || block->twin.load(std::memory_order_acquire) != nullptr) {
-    return false;
-  }
-  auto& relabelled = cpu->_mutable_data_ptr_no_checks();
-  if (!relabelled.compare_exchange_deleter(&release_twin_bytes, &release_device_bytes)) {
-    return false;
-  }
-  relabelled.unsafe_set_device(hologram_device(device));
+  void* data = bytes.release_context();
+  bytes = {data, make_result_block(data, cpu->nbytes(), device), &release_device_bytes,
+           hologram_device(device)};
   cpu->set_allocator(device_allocator());
   return true;
 }

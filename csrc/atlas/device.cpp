@@ -66,6 +66,14 @@ Device& device(int index) {
   return make_device(index);
 }
 
+Device* device_owning(const void* pointer) noexcept {
+  for (int i = 0; i < device_count(); ++i) {
+    Device* made = device_if_used(i);
+    if (made != nullptr && made->memory().owns(pointer)) return made;
+  }
+  return nullptr;
+}
+
 int current_device() noexcept {
   return current_index;
 }

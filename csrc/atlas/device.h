@@ -57,6 +57,9 @@ void check_device_index(int index);
 // The device if it has been used already, else nullptr.
 Device* device_if_used(int index) noexcept;
 
+// The device whose memory `pointer` lies in, nullptr if none.
+Device* device_owning(const void* pointer) noexcept;
+
 // The calling thread's current device, 0 until set. The setters throw what device() throws.
 int current_device() noexcept;
 void set_current_device(int index);
