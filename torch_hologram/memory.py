@@ -43,8 +43,8 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     and ``.linear.`` (all others, and small ones the boundary pool has no room for) in place of
     ``.all.``.
 
-    ``foreign_bytes`` is the part of the memory that another allocator owns: results of delegated
-    operators, imported and shared memory. The allocated and reserved bytes include it.
+    ``foreign_bytes`` is the part of the memory that another allocator owns: imported and shared
+    memory, aliased CPU tensors. The allocated and reserved bytes include it.
 
     Returns:
         a sorted dictionary, empty if the device has not been used yet.
