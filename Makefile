@@ -127,6 +127,7 @@ format: $(DEPS) ## Rewrite the sources in the project's format
 
 bench: $(BUILT) ## Measure against torch on the CPU; writes benchmarks/results
 	$(PY) benchmarks/device.py
+	$(PY) benchmarks/memory.py
 
 bench-check: $(BUILT) ## Measure again; fail where a committed ratio got more than 10 % worse
 	$(PY) benchmarks/device.py --check

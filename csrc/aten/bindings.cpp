@@ -201,19 +201,6 @@ void bind(py::module_& m) {
 
   m.def("quick_operators", &quick_operators);
   // Nanoseconds to make and to free a storage together with its CPU twin: for benchmarks.
-  m.def("time_storage_pairs", [](int64_t nbytes, int64_t pairs, bool with_twin) {
-    const auto device = checked(-1);
-    const auto start = std::chrono::steady_clock::now();
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const auto storage = make_storage(static_cast<size_t>(nbytes), device);
-      if (with_twin) {
-        twin(storage);
-      }
-    }
-    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
-    return spent.count() / static_cast<double>(pairs);
-  });
-
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
                      tensor.device());

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -12,6 +13,34 @@
 
 namespace hologram::aten {
 namespace {
+
+// Blocks that a thread keeps for itself. Zero-initialised and never destroyed, so that storages may
+// still be freed while a thread ends; `Guard` then gives the blocks back and turns keeping off.
+struct SpareBlocks {
+  static constexpr uint32_t kMost = 32;
+  uint32_t count;
+  bool closed;
+  bool guarded;
+  std::array<void*, kMost> blocks;
+};
+constinit thread_local SpareBlocks spare_blocks{};
+
+struct SpareBlocksGuard {
+  ~SpareBlocksGuard() {
+    auto& spare = spare_blocks;
+    spare.closed = true;
+    while (spare.count != 0) {
+      ::operator delete(spare.blocks[--spare.count]);
+    }
+  }
+};
+
+// Registers the guard of this thread.
+[[gnu::noinline]] void guard_spare_blocks() noexcept {
+  static thread_local SpareBlocksGuard guard;
+  static_cast<void>(&guard);
+  spare_blocks.guarded = true;
+}
 
 // Guards the rare mutation of a storage whose DataPtr was made elsewhere. Leaked on purpose:
 // storages may be touched after static destruction.
@@ -24,16 +53,19 @@ c10::Device hologram_device(c10::DeviceIndex index) {
   return c10::Device(c10::DeviceType::PrivateUse1, index);
 }
 
-void unref(Block* block) noexcept {
-  // A sole owner needs no read-modify-write.
-  if (block->refs.load(std::memory_order_acquire) != 1 &&
-      block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) {
-    return;
-  }
+void destroy(Block* block) noexcept {
   if (block->allocation.capacity != 0) {
-    device_memory(block->device).deallocate(block->allocation);
+    block->pool->deallocate(block->allocation);
   }
   delete block;
+}
+
+void unref(Block* block) noexcept {
+  // A sole owner needs no read-modify-write.
+  if (block->refs.load(std::memory_order_acquire) == 1 ||
+      block->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    destroy(block);
+  }
 }
 
 void release_twin_bytes(void* context) {
@@ -42,14 +74,24 @@ void release_twin_bytes(void* context) {
 
 void release_device_bytes(void* context) {
   auto* block = static_cast<Block*>(context);
-  if (auto* twin = block->twin.exchange(nullptr, std::memory_order_acquire)) {
-    if (block->foreign_bytes != 0) {
-      device_memory(block->device).note_foreign(-static_cast<ptrdiff_t>(block->foreign_bytes));
-    }
-    // Gives back the reference the Block held; the twin may live on under a CPU tensor.
+  auto* twin = block->twin.load(std::memory_order_acquire);
+  if (twin == nullptr) {
+    destroy(block);  // no CPU tensor has ever seen the bytes
+  } else if (block->foreign) {
+    block->pool->note_foreign(-static_cast<ptrdiff_t>(block->foreign_bytes));
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+    destroy(block);
+  } else if (twin->data_ptr().get_context() == block &&
+             c10::raw::intrusive_ptr::use_count(twin) == 1) {
+    // Nobody else has the twin, which therefore takes the Block with it.
+    block->refs.store(1, std::memory_order_relaxed);
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+  } else {
+    // The twin lives on under a CPU tensor, whose storage may become a hologram storage again.
+    block->twin.store(nullptr, std::memory_order_release);
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+    unref(block);
   }
-  unref(block);
 }
 
 Block* block_of(const c10::DataPtr& data) {
@@ -71,20 +113,24 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
 // Whether memory that exists already may be refused for the limit.
 enum class Limit : uint8_t { holds, waived };
 
-Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
-  const auto allocation =
-      or_out_of_memory(device, [&] { return device_memory(device).allocate(nbytes); });
+Block* make_block(MemoryPool& pool, c10::DeviceIndex device, Allocation allocation) {
   auto* block = new Block();
+  block->pool = &pool;
   block->device = device;
   block->allocation = allocation;
   return block;
 }
 
+Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
+  auto& pool = device_memory(device);
+  return make_block(pool, device, or_out_of_memory(device, [&] { return pool.allocate(nbytes); }));
+}
+
 // The device that this thread's CPU allocations are taken from; -1: none.
 thread_local c10::DeviceIndex results_device = -1;
 
-// torch's own CPU allocator, behind ours; leaked like it.
-c10::Allocator* host_allocator = nullptr;
+c10::Allocator* host_allocator = nullptr;  // torch's own
+c10::Allocator* cpu_allocator = nullptr;   // the one in front of it, which is torch's CPU allocator
 
 // Frees what ResultAllocator allocated, by its address alone: oneDNN frees with raw_deallocate(),
 // which knows neither a context nor whether the memory was a device's.
@@ -123,10 +169,8 @@ bool is_unclaimed_result(const c10::DataPtr& data, c10::DeviceIndex device) {
 }
 
 Block* make_result_block(void* data, size_t nbytes, c10::DeviceIndex device) {
-  auto* block = new Block();
-  block->device = device;
-  block->allocation = {data, std::max<size_t>(nbytes, 1)};  // 0 would say that it is foreign
-  return block;
+  // A capacity of 0 would not be freed.
+  return make_block(device_memory(device), device, {data, std::max<size_t>(nbytes, 1)});
 }
 
 // The Block of a CPU storage whose bytes were allocated for the device, if no hologram storage has
@@ -137,8 +181,9 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
     auto& bytes = cpu->_mutable_data_ptr_no_checks();
     if (is_unclaimed_result(bytes, device)) {
       void* data = bytes.release_context();
-      bytes = {data, make_result_block(data, cpu->nbytes(), device), &release_twin_bytes,
-               c10::Device(c10::kCPU)};
+      auto* block = make_result_block(data, cpu->nbytes(), device);
+      block->refs.store(1, std::memory_order_relaxed);  // the other one is counted below
+      bytes = {data, block, &release_twin_bytes, c10::Device(c10::kCPU)};
     }
   }
   const c10::DataPtr& data = cpu->data_ptr();
@@ -162,8 +207,8 @@ Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
-  auto* block = new Block();
-  block->device = device;
+  auto* block = make_block(memory, device, {nullptr, 0});
+  block->foreign = true;
   block->foreign_bytes = nbytes;
   return block;
 }
@@ -182,16 +227,16 @@ c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceInd
 }
 
 c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
-  block->refs.fetch_add(1, std::memory_order_relaxed);
   auto twin = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes,
       c10::DataPtr(data, block, &release_twin_bytes, c10::Device(c10::DeviceType::CPU)),
-      c10::GetCPUAllocator(), /*resizable=*/true);
+      cpu_allocator, /*resizable=*/true);
   c10::StorageImpl* expected = nullptr;
   if (block->twin.compare_exchange_strong(expected, twin.get(), std::memory_order_acq_rel)) {
     return twin.release();
   }
-  return expected;  // another thread was first; ours goes with its reference
+  block->refs.fetch_add(1, std::memory_order_relaxed);  // what ours gives back now
+  return expected;                                      // another thread was first
 }
 
 // Gives a Block to a storage whose DataPtr another owner made.
@@ -208,11 +253,28 @@ void adopt(c10::StorageImpl* storage) {
   original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
   auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     storage->nbytes(), std::move(original),
-                                                    c10::GetCPUAllocator(), storage->resizable());
+                                                    cpu_allocator, storage->resizable());
   block->twin.store(twin.release(), std::memory_order_release);
 }
 
 }  // namespace
+
+void* Block::operator new(size_t size) {
+  auto& spare = spare_blocks;
+  return spare.count != 0 ? spare.blocks[--spare.count] : ::operator new(size);
+}
+
+void Block::operator delete(void* block) noexcept {
+  auto& spare = spare_blocks;
+  if (spare.closed || spare.count == SpareBlocks::kMost) {
+    ::operator delete(block);
+    return;
+  }
+  if (C10_UNLIKELY(!spare.guarded)) {
+    guard_spare_blocks();
+  }
+  spare.blocks[spare.count++] = block;
+}
 
 c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
   auto* block = make_pool_block(nbytes, device);
@@ -229,7 +291,8 @@ ResultsFromPool::~ResultsFromPool() {
 void install_result_allocator() {
   if (host_allocator == nullptr) {
     host_allocator = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(new ResultAllocator(), /*priority=*/255);  // storages refer to it
+    cpu_allocator = new ResultAllocator();  // leaked: storages refer to it
+    c10::SetCPUAllocator(cpu_allocator, /*priority=*/255);
   }
 }
 

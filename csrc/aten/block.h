@@ -21,11 +21,18 @@ namespace hologram::aten {
 struct Block {
   // Strong reference owned by the hologram DataPtr; made on first use (see twin()).
   std::atomic<c10::StorageImpl*> twin{nullptr};
-  // The hologram DataPtr and, for pool memory, the twin's DataPtr (either may be made first).
-  std::atomic<uint32_t> refs{1};
+  // Of pool memory: the hologram DataPtr and the twin's DataPtr, each counted before it is made, so
+  // that making a twin costs no read-modify-write. Without a meaning where the bytes are foreign.
+  std::atomic<uint32_t> refs{2};
+  MemoryPool* pool = nullptr;  // of the device
   int32_t device = 0;
-  Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where the bytes are foreign
+  bool foreign = false;               // another allocator owns the bytes
+  Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where foreign or without bytes
   size_t foreign_bytes = 0;           // bytes owned by another allocator, counted in the statistics
+
+  // From a few that the thread keeps: every storage makes one.
+  static void* operator new(size_t size);
+  static void operator delete(void* block) noexcept;
 };
 
 // Fresh device memory. Throws c10::OutOfMemoryError. nbytes == 0 gives a null pointer with a Block.

@@ -74,11 +74,14 @@ struct MemoryPool::Segment {
   char* base;
   size_t bytes;
   SizeClass* size_class;
+  size_t counted;     // bytes its blocks count as; a large one may serve a class below its own
   size_t live = 0;    // blocks held by the user
   size_t carved = 0;  // blocks handed out at least once; the rest has never been touched
   // Bytes requested of each block, 0 when it is free. A block at `offset` has the entry
   // offset >> shift: blocks are at least 2^shift bytes apart, so entries are distinct.
-  std::unique_ptr<size_t[]> requested;
+  size_t* requested;
+  std::array<size_t, 4> few{};     // the entries where this is room for them
+  std::unique_ptr<size_t[]> many;  // else they are here
   Segment* next = nullptr;
   Segment* previous = nullptr;
 };
@@ -98,9 +101,6 @@ struct MemoryPool::SizeClass {
   Segment* carving = nullptr;   // segment whose tail has not been handed out yet
 
   bool large() const noexcept { return blocks_per_segment == 1; }
-
-  // Bytes a block for `nbytes` bytes counts as. A large block may be of a class above its own.
-  size_t counted(size_t nbytes) const noexcept { return large() ? round_size(nbytes) : capacity; }
 };
 
 // Which segment covers an address: a two-level table over the 1 MiB units of a 48-bit address
@@ -220,8 +220,9 @@ void MemoryPool::count_segment_end(PoolCounters& pool, size_t nbytes) noexcept {
   ++num_device_free_;
 }
 
-// Hands out a block of the class if it has one. Callers hold lock_.
-inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept {
+// Hands out a block of the class if it has one, to count as so many bytes. Callers hold lock_.
+inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted,
+                             Allocation& block) noexcept {
   FreeBlock found;
   if (!cls.free.empty()) {
     found = cls.free.back();
@@ -235,7 +236,8 @@ inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, Allocation& block) n
   Segment& segment = *found.segment;
   ++segment.live;
   segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
-  block = {found.data, cls.counted(nbytes)};
+  segment.counted = counted;
+  block = {found.data, counted};
   count_allocation(linear_counters_, block.capacity, nbytes);
   return true;
 }
@@ -245,7 +247,8 @@ bool MemoryPool::take_larger(const SizeClass& cls, int classes, size_t nbytes,
                              Allocation& block) noexcept {
   const auto first = static_cast<int>(&cls - classes_.get()) + 1;
   for (int i = first; i < std::min(first + classes, kClassCount); ++i) {
-    if (take(classes_[static_cast<size_t>(i)], nbytes, block)) return true;
+    SizeClass& larger = classes_[static_cast<size_t>(i)];
+    if (take(larger, nbytes, larger.large() ? cls.capacity : larger.capacity, block)) return true;
   }
   return false;
 }
@@ -268,7 +271,7 @@ Allocation MemoryPool::allocate(size_t nbytes) {
       const std::lock_guard guard(lock_);
       if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, block)) return block;
       cls = &classes_[static_cast<size_t>(class_of(nbytes))];
-      if (take(*cls, nbytes, block)) return block;
+      if (take(*cls, nbytes, cls->capacity, block)) return block;
     }
     if (grow(*cls, nbytes, block)) return block;
   }
@@ -302,7 +305,7 @@ void MemoryPool::refuse(size_t nbytes) {
   char* const start = static_cast<char*>(data);
   size_t& requested = segment->requested[static_cast<size_t>(start - segment->base) >> cls.shift];
   if (requested == 0) return "freed a block twice";
-  count_deallocation(linear_counters_, cls.counted(requested), requested);
+  count_deallocation(linear_counters_, segment->counted, requested);
   requested = 0;
   --segment->live;
   cls.free.push_back({start, segment});
@@ -396,7 +399,7 @@ bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
       // Another thread may have grown the class or freed a block in the meantime.
       const std::lock_guard guard(lock_);
       if (small && take_boundary(nbytes, block)) return true;
-      if (take(cls, nbytes, block)) return true;
+      if (take(cls, nbytes, cls.capacity, block)) return true;
       // Its pages are there already, which is worth more than its unused end.
       if (cls.large() && take_larger(cls, kClassesToTwice, nbytes, block)) return true;
     }
@@ -450,7 +453,8 @@ bool MemoryPool::add_segment(SizeClass& cls) {
   if (!has_room(cls.segment_bytes)) return false;
   auto segment = std::make_unique<Segment>();
   const size_t entries = cls.blocks_per_segment == 1 ? 1 : cls.segment_bytes >> cls.shift;
-  segment->requested = std::make_unique<size_t[]>(entries);
+  if (entries > segment->few.size()) segment->many = std::make_unique<size_t[]>(entries);
+  segment->requested = segment->many ? segment->many.get() : segment->few.data();
   segment->bytes = cls.segment_bytes;
   segment->size_class = &cls;
   std::vector<FreeBlock> free;  // allocated before the lock is taken
@@ -654,8 +658,10 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
   for (const Segment* segment = segments_; segment != nullptr; segment = segment->next) {
     const SizeClass& cls = *segment->size_class;
     std::vector<size_t> requested(cls.blocks_per_segment);
+    size_t counted;
     {
       const std::lock_guard guard(lock_);
+      counted = segment->counted;
       for (size_t i = 0; i < requested.size(); ++i) {
         requested[i] = segment->requested[i * cls.capacity >> cls.shift];
       }
@@ -663,7 +669,7 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
     SegmentInfo info{segment->base, segment->bytes, 0, "linear", {}};
     for (size_t i = 0; i < requested.size(); ++i) {
       const char* const start = segment->base + i * cls.capacity;
-      const size_t used = requested[i] == 0 ? cls.capacity : cls.counted(requested[i]);
+      const size_t used = requested[i] == 0 ? cls.capacity : counted;
       append_block(info, start, used, requested[i]);
       if (used != cls.capacity) append_block(info, start + used, cls.capacity - used, 0, false);
     }

@@ -204,7 +204,7 @@ class MemoryPool {
   };
 
   [[noreturn]] void refuse(size_t nbytes);
-  bool take(SizeClass& cls, size_t nbytes, Allocation& block) noexcept;
+  bool take(SizeClass& cls, size_t nbytes, size_t counted, Allocation& block) noexcept;
   bool take_larger(const SizeClass& cls, int classes, size_t nbytes, Allocation& block) noexcept;
   bool take_boundary(size_t nbytes, Allocation& block) noexcept;
   const char* give_back(void* data) noexcept;
