@@ -4,8 +4,8 @@
 // runs it with the addresses and numbers of each flush.
 //
 // A group computes in one class: f32, f64 or i64. A value in flight has the class's representation
-// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold. So
-// the bits do not depend on whether a value passed through memory on its way.
+// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold.
+// So the bits do not depend on whether a value passed through memory on its way.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,58 @@
+// From a recorded program to a plan: which passes over memory are made, and what each computes.
+//
+// Rules, each exact in bits:
+//   - A value that is read again while it is in flight is not loaded: bf16 values are kept rounded.
+//   - Equal values are computed once (the same operation on the same values); each store stays.
+//   - x * 1, x / 1, x - (+0), x + (-0) are x; -(-x) is x; relu(relu(x)) is relu(x).
+//   - A store is made only if somebody may read it: a live block, a later group, or an instruction
+//     that touches a part of the same bytes.
+//   - What no store needs is not computed.
+//
+// Groups. An instruction joins the group of a value or an operand it shares if nothing it depends
+// on is stored in a later group. Memory is ordered by bytes, not by storages: a group reads what it
+// loads before it stores anything, so an instruction goes to a later group than
+//   - the stores that it reads from memory,
+//   - stores to a part of the bytes it writes, and
+//   - loads of a part of the bytes it writes; loads of exactly these bytes may be in its own group.
+// Independent groups with equal code become one batch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "atlas/program.h"
+
+namespace hologram {
+
+struct Batch {
+  Group group;
+  struct Member {
+    std::vector<uint16_t> accesses;    // of the program, one per operand
+    std::vector<uint16_t> immediates;  // of the program
+    uint16_t space;
+    uint16_t shape;  // of the strided operands, 0 if there are none
+  };
+  std::vector<Member> members;
+};
+
+struct Plan {
+  std::vector<Batch> batches;  // in the order of execution
+  // Slots whose values pass from group to group although their block is gone: they need memory
+  // while the plan runs.
+  std::vector<uint16_t> scratch;
+  int stores_elided = 0;  // instructions whose result never reaches memory
+};
+
+// A group holds at most so many nodes and operands.
+inline constexpr size_t kMostNodes = 96;
+inline constexpr size_t kMostOperands = 24;
+
+Plan canonicalise(const Program& program);
+
+ComputeClass class_of(DType dtype) noexcept;
+
+// One node a line, for people and tests.
+std::string to_string(const Plan& plan);
+
+}  // namespace hologram

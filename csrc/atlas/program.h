@@ -1,0 +1,90 @@
+// A recorded program: what a stream's window collects until it is flushed.
+//
+// A program is kept as parallel arrays. Some of them say what is computed, free of addresses, sizes
+// and numbers: those are the key under which its plan is cached. The others hold what changes from
+// one flush to the next.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "atlas/dtype.h"
+#include "atlas/group.h"
+#include "atlas/op_table.h"
+
+namespace hologram {
+
+struct BlockState;
+
+// An index into Program::accesses, or with the highest bit set one into Program::immediates.
+using Source = uint16_t;
+inline constexpr Source kImmediate = 0x8000;
+inline constexpr Source kNothing = 0x7fff;
+
+// What an instruction computes: a row of the op table, or `copy`, which converts its source to the
+// dtype of its destination (fill is a copy of an immediate).
+using Code = uint16_t;
+inline constexpr Code kCopy = kOpCount;
+
+// out = code(in ...), element by element over a space. The operands are converted to `dtype`, in
+// which the operation computes.
+struct Instruction {
+  Code code;
+  DType dtype;
+  uint8_t arity;
+  uint16_t out;  // access
+  std::array<Source, 3> in;
+  uint16_t space;
+  uint16_t unused = 0;  // the key is compared as bytes
+};
+static_assert(sizeof(Instruction) == 16);
+
+// How instructions touch a block. Equal accesses of a program have equal numbers.
+struct AccessKey {
+  uint16_t slot;
+  DType dtype;
+  Layout layout;
+  uint16_t space;
+  uint16_t shape;  // of a strided access, else 0
+};
+static_assert(sizeof(AccessKey) == 8);
+
+// What the canonicaliser may know of an immediate. By its bits: -0 is not 0.
+enum class Special : uint8_t { none, zero, negative_zero, one, minus_one };
+
+// A block that the program touches.
+struct SlotKey {
+  bool inside;  // allocated while the program was recorded: nothing of it is older
+  bool live;    // somebody may read it after the program; set when the program is closed
+};
+
+struct Program {
+  // The key.
+  std::vector<Instruction> code;
+  std::vector<AccessKey> accesses;
+  std::vector<std::array<uint16_t, 2>> overlaps;  // pairs of accesses of one block, newer first
+  std::vector<Special> specials;                  // one per immediate
+  std::vector<SlotKey> slots;
+
+  // The rest.
+  std::vector<int64_t> offsets;  // of each access, in bytes from the start of the block
+  std::vector<uint64_t> immediates;
+  std::vector<int64_t> counts;  // elements of each space
+  std::vector<BlockState*> blocks;
+  struct Shape {
+    std::vector<int64_t> sizes;
+  };
+  std::vector<Shape> shapes;                  // number 0 is none
+  std::vector<std::vector<int64_t>> strides;  // of each access, bytes; empty unless strided
+
+  void clear() noexcept;
+  bool same_key(const Program& other) const noexcept;
+  uint64_t hash() const noexcept;
+};
+
+// One instruction a line, for people and tests.
+std::string to_string(const Program& program);
+
+}  // namespace hologram

@@ -1,0 +1,205 @@
+// The window of a stream: instructions that have been recorded and not yet executed.
+//
+// A thread records; whoever needs a result, or finds the window full, flushes: the program is
+// closed, canonicalised (or its plan found in the cache) and run on the calling thread.
+//
+// Locks. `lock_` guards the open program and what Blocks say about it; it is held for nanoseconds,
+// and under it nothing is called that could wait, allocate device memory or run foreign code.
+// `executing_` is held by the thread that runs a program; it is taken before `lock_`, never after.
+// A thread never holds the locks of two windows.
+//
+// Blocks. The window refers to blocks of memory, never to tensors. A block that is freed while the
+// open program touches it stays with the window until the program has run; if it was allocated
+// during the program its memory goes back at once, because its values need no memory of their own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "atlas/canonicalise.h"
+#include "atlas/program.h"
+#include "atlas/spin_lock.h"
+
+namespace hologram {
+
+class Window;
+
+// What the core knows of the memory of a storage; whoever owns the memory derives from it.
+struct BlockState {
+  virtual ~BlockState() = default;
+  // Gives the memory back to its pool; the object lives on.
+  virtual void give_back_memory() noexcept = 0;
+
+  char* data = nullptr;
+  size_t bytes = 0;
+  // Another program may see the memory at any time (DLPack, NumPy, shared memory): operations on it
+  // run at once.
+  bool exported = false;
+
+  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
+  std::atomic<uint64_t> program{0};
+  std::atomic<Window*> window{nullptr};
+  uint16_t slot = 0;
+  // Allocated while the window's program of this number was open.
+  uint64_t born = 0;
+};
+
+enum class FlushReason : uint8_t {
+  read,  // something outside the stream touches a block of the program
+  user,  // torch.hologram.flush()
+  synchronize,
+  full,          // too many instructions, or too many bytes
+  other_window,  // another stream touches a block of the program
+  eager,
+  event,
+  memory,  // an allocation found no room
+  exit,
+};
+inline constexpr int kFlushReasons = 9;
+const char* flush_reason_name(FlushReason reason) noexcept;
+
+struct WindowStats {
+  uint64_t recorded = 0;  // instructions
+  uint64_t executed = 0;  // of these, instructions of programs that ran
+  uint64_t passes = 0;    // traversals of an iteration space
+  uint64_t stores_elided = 0;
+  uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
+  uint64_t bytes_moved = 0;  // loaded and stored by the groups
+  std::array<uint64_t, kFlushReasons> flushes{};
+};
+
+// An operand of an instruction. Elements lie in the order of the space.
+struct View {
+  BlockState* block;
+  int64_t offset;  // bytes from the start of the block to element 0
+  DType dtype;
+  Layout layout;
+  std::span<const int64_t> strides{};  // bytes, of a strided view
+};
+
+struct Operands {
+  Code code;
+  DType dtype;
+  int arity;
+  int64_t count;                     // elements of the space
+  std::span<const int64_t> sizes{};  // needed where a view is strided
+  View out;
+  // Each is a view, or where `block` is null an immediate: bits of the compute class in `offset`.
+  std::array<View, 3> in;
+};
+
+// Runs groups; a backend provides one.
+class Executor {
+ public:
+  class Code {
+   public:
+    virtual ~Code() = default;
+  };
+  virtual ~Executor() = default;
+  virtual std::unique_ptr<Code> compile(const Group& group) = 0;
+  virtual void run(const Code& code, const Binding& binding) = 0;
+  // Memory for values whose block is gone. Throws OutOfMemory.
+  virtual void* allocate_scratch(size_t bytes) = 0;
+  virtual void free_scratch(void* memory) noexcept = 0;
+};
+
+class Window {
+ public:
+  explicit Window(Executor& executor);
+  ~Window();
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  static constexpr size_t kMostInstructions = 4096;
+  static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
+  static constexpr size_t kMostPlans = 4096;
+
+  // Appends an instruction. Blocks pending in another window must have been synchronised before.
+  // Returns false, with nothing recorded, if a block is exported. Flushes when the window is full.
+  bool record(const Operands& operands);
+
+  // The number that a block allocated now is born with.
+  uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
+
+  // Runs what has been recorded, and waits for what another thread is running.
+  void flush(FlushReason reason);
+
+  bool pending(const BlockState& block) const noexcept {
+    return block.program.load(std::memory_order_acquire) > done_.load(std::memory_order_acquire);
+  }
+
+  // Called when the owner of a block is done with it. True if the window keeps it: it gives the
+  // memory back and destroys the object later.
+  static bool keep(BlockState* block) noexcept;
+
+  // Before anything outside a stream reads or writes a block: flushes the window it is pending in.
+  static void synchronize(BlockState& block, FlushReason reason = FlushReason::read) {
+    if (block.program.load(std::memory_order_acquire) == 0) return;
+    Window* window = block.window.load(std::memory_order_relaxed);
+    if (window->pending(block)) window->flush(reason);
+  }
+
+  WindowStats stats() const;
+  void reset_stats();
+  bool empty() const noexcept { return empty_.load(std::memory_order_relaxed); }
+
+  // Used by the fork guard only.
+  void lock_for_fork() noexcept;
+  void unlock_after_fork() noexcept;
+
+ private:
+  struct SlotState {
+    int32_t first_access = -1;
+    bool dead = false;
+  };
+  struct Open {
+    Program program;
+    std::vector<int32_t> next_access;  // of the same slot, by access
+    std::vector<SlotState> slots;
+    size_t bytes = 0;
+    void clear() noexcept;
+  };
+  struct Compiled {
+    Plan plan;
+    std::vector<std::unique_ptr<Executor::Code>> codes;  // one per batch
+  };
+  struct Cached {
+    Program key;
+    std::shared_ptr<const Compiled> compiled;
+    uint64_t used;
+  };
+
+  uint16_t slot_of(BlockState* block);
+  uint16_t access_of(const View& view, int64_t count, std::span<const int64_t> sizes);
+  uint16_t space_of(int64_t count);
+  uint16_t shape_of(std::span<const int64_t> sizes);
+  Source immediate_of(uint64_t bits, DType dtype);
+  std::shared_ptr<const Compiled> plan_for(const Program& program);
+  void execute(const Compiled& compiled, const Program& program);
+  void evict();
+
+  Executor& executor_;
+  mutable SpinLock lock_;
+  std::mutex executing_;
+  std::atomic<uint64_t> open_;     // number of the open program
+  std::atomic<uint64_t> done_{0};  // number of the last program that ran
+  std::atomic<bool> empty_{true};
+  Open current_, running_;
+
+  // Guarded by executing_.
+  std::unordered_multimap<uint64_t, Cached> plans_;
+  std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
+  uint64_t uses_ = 0;
+  WindowStats run_;  // of the program that is running
+
+  WindowStats stats_;  // guarded by lock_
+};
+
+}  // namespace hologram
