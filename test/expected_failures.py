@@ -6,30 +6,7 @@ docs/testing.md explains the terms.
 """
 
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
-EXPECTED: dict[str, str] = {
-    # torch chooses the accumulation dtype of its chunked linear cross entropy in Python, by the
-    # name of the device: float32 for "cpu", the input's dtype for a device it does not know.
-    **dict.fromkeys(
-        [
-            f"ops:nn.functional.linear_cross_entropy.{variant}:{dtype}:{phase}"
-            for variant in ("chunked", "chunked_none")
-            for dtype in ("float16", "bfloat16")
-            for phase in ("forward", "noncontiguous", "backward")
-        ]
-        + [
-            f"modules:nn.LinearCrossEntropyLoss:{unit}"
-            for unit in (
-                "float16:forward",
-                "float16:noncontiguous",
-                "float16:backward",
-                "float16:state_dict",
-                "bfloat16:noncontiguous",
-                "bfloat16:backward",
-            )
-        ],
-        "torch accumulates in float32 on the device named cpu only",
-    ),
-}
+EXPECTED: dict[str, str] = {}
 
 # Fails with the CPU in the device's place too, so that nothing can be said about the device.
 UNJUDGED: dict[str, str] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unittest
+
 import torch
 from common import HologramTestCase
 from torch.testing._internal.common_utils import run_tests
@@ -74,6 +76,7 @@ class TestAccelerator(HologramTestCase):
             self.assertEqual(generic[key], own[key], key)
         self.assertIn("allocated_bytes.all.current", generic)
 
+    @unittest.skipUnless(hasattr(torch.accelerator, "empty_host_cache"), "new in torch 2.12")
     def test_host_cache(self):
         pinned = torch.empty(1000).pin_memory()
         del pinned

@@ -30,7 +30,15 @@ def register() -> None:
         ) from error
 
     rename_privateuse1_backend(DEVICE_TYPE)
-    from torch_hologram import comm, compile, device_module, dlpack, multiprocessing, safetensors
+    from torch_hologram import (
+        _by_device_name,
+        comm,
+        compile,
+        device_module,
+        dlpack,
+        multiprocessing,
+        safetensors,
+    )
 
     sys.modules.pop(f"torch.{DEVICE_TYPE}", None)
     if hasattr(torch, DEVICE_TYPE):  # what an earlier attempt left, see _unavailable.py
@@ -40,6 +48,7 @@ def register() -> None:
         generate_methods_for_privateuse1_backend(for_storage=True)
         # So that lazy modules can be moved by Module.hologram() too, as by cuda() and to().
         UninitializedTensorMixin._allowed_methods.append(getattr(torch.Tensor, DEVICE_TYPE))
+    _by_device_name.register()
     comm.register()
     dlpack.register()
     multiprocessing.register()
