@@ -37,6 +37,7 @@ def register() -> None:
         device_module,
         dlpack,
         multiprocessing,
+        recording,
         safetensors,
     )
 
@@ -52,6 +53,7 @@ def register() -> None:
     comm.register()
     dlpack.register()
     multiprocessing.register()
+    recording.register()
     safetensors.register()
     compile.take_over_inductor()
 

@@ -62,6 +62,13 @@ from torch_hologram.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from torch_hologram.recording import (
+    eager,
+    flush,
+    is_eager,
+    reset_stream_stats,
+    stream_stats,
+)
 from torch_hologram.streams import (
     Event,
     Stream,
@@ -100,8 +107,10 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "eager",
     "empty_cache",
     "fallback_report",
+    "flush",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -113,6 +122,7 @@ __all__ = [
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_eager",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -129,6 +139,7 @@ __all__ = [
     "reset_accumulated_memory_stats",
     "reset_fallback_report",
     "reset_peak_memory_stats",
+    "reset_stream_stats",
     "seed",
     "seed_all",
     "set_device",
@@ -138,6 +149,7 @@ __all__ = [
     "set_rng_state_all",
     "set_stream",
     "stream",
+    "stream_stats",
     "synchronize",
 ]
 

@@ -46,7 +46,7 @@ c10::DeviceIndex checked(int64_t index) {
 
 // torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
 py::dict memory_stats(int64_t index) {
-  const auto stats = device_memory(checked(index)).stats();
+  const auto stats = settled_memory(checked(index)).stats();
   py::dict out;
   const auto put = [&](const std::string& name, const Counter& counter, const char* pool = "all") {
     const auto field = [&](const char* suffix, int64_t value) {
@@ -85,7 +85,7 @@ py::dict memory_stats(int64_t index) {
 
 py::list memory_snapshot(int64_t index) {
   py::list segments;
-  for (const auto& segment : device_memory(checked(index)).snapshot()) {
+  for (const auto& segment : settled_memory(checked(index)).snapshot()) {
     py::list blocks;
     for (const auto& block : segment.blocks) {
       py::dict row;
@@ -200,6 +200,31 @@ void bind(py::module_& m) {
   });
 
   m.def("quick_operators", &quick_operators);
+
+  m.def(
+      "flush",
+      [](int64_t index) { hologram::device(checked(index)).window().flush(FlushReason::user); },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("recording", &Window::recording);
+  m.def("set_recording", &Window::set_recording);
+  m.def("reset_stream_stats",
+        [](int64_t index) { hologram::device(checked(index)).window().reset_stats(); });
+  m.def("stream_stats", [](int64_t index) {
+    const WindowStats stats = hologram::device(checked(index)).window().stats();
+    std::vector<std::pair<std::string, uint64_t>> rows{{"recorded", stats.recorded},
+                                                       {"executed", stats.executed},
+                                                       {"passes", stats.passes},
+                                                       {"stores_elided", stats.stores_elided},
+                                                       {"plan_hits", stats.plan_hits},
+                                                       {"plan_misses", stats.plan_misses},
+                                                       {"plan_evictions", stats.plan_evictions},
+                                                       {"bytes_moved", stats.bytes_moved}};
+    for (int i = 0; i < kFlushReasons; ++i) {
+      rows.emplace_back(std::string("flushes.") + flush_reason_name(static_cast<FlushReason>(i)),
+                        stats.flushes[static_cast<size_t>(i)]);
+    }
+    return rows;
+  });
   // Nanoseconds to make and to free a storage together with its CPU twin: for benchmarks.
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
@@ -280,7 +305,7 @@ void bind_memory(py::module_& m) {
   });
   m.def("boundary_classes", [](int64_t index) {
     std::vector<std::pair<int, int>> classes;
-    for (const auto& usage : device_memory(checked(index)).boundary_classes()) {
+    for (const auto& usage : settled_memory(checked(index)).boundary_classes()) {
       classes.emplace_back(usage.free_pages, usage.longest_free_run);
     }
     return classes;

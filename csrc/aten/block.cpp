@@ -54,9 +54,10 @@ c10::Device hologram_device(c10::DeviceIndex index) {
 }
 
 void destroy(Block* block) noexcept {
-  if (block->allocation.capacity != 0) {
-    block->pool->deallocate(block->allocation);
+  if (Window::keep(block)) {
+    return;  // recorded instructions touch it
   }
+  block->give_back_memory();
   delete block;
 }
 
@@ -94,14 +95,17 @@ void release_device_bytes(void* context) {
   }
 }
 
-Block* block_of(const c10::DataPtr& data) {
-  return data.get_deleter() == &release_device_bytes ? static_cast<Block*>(data.get_context())
-                                                     : nullptr;
-}
-
-// Runs an allocation of the core and turns its error into torch's, which names the device.
+// Runs an allocation of the core and turns its error into torch's, which names the device. What
+// recorded instructions hold is given back first.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
+  if (Window& window = hologram::device(device).window(); !window.empty()) {
+    try {
+      return allocate();
+    } catch (const OutOfMemory&) {
+      window.flush(FlushReason::memory);
+    }
+  }
   try {
     return allocate();
   } catch (const OutOfMemory& error) {
@@ -118,6 +122,8 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, Allocation allocati
   block->pool = &pool;
   block->device = device;
   block->allocation = allocation;
+  block->data = static_cast<char*>(allocation.data);
+  block->bytes = allocation.capacity;
   return block;
 }
 
@@ -259,6 +265,17 @@ void adopt(c10::StorageImpl* storage) {
 
 }  // namespace
 
+Block* block_of(const c10::DataPtr& data) {
+  return data.get_deleter() == &release_device_bytes ? static_cast<Block*>(data.get_context())
+                                                     : nullptr;
+}
+
+void synchronize_storage(const c10::StorageImpl* storage) {
+  if (Block* block = block_of(storage->data_ptr())) {
+    Window::synchronize(*block);
+  }
+}
+
 void* Block::operator new(size_t size) {
   auto& spare = spare_blocks;
   return spare.count != 0 ? spare.blocks[--spare.count] : ::operator new(size);
@@ -329,6 +346,7 @@ c10::StorageImpl* twin(const c10::Storage& storage) {
     adopt(impl);
     block = block_of(impl->data_ptr());
   }
+  Window::synchronize(*block);
   auto* twin = block->twin.load(std::memory_order_acquire);
   if (twin == nullptr) {
     if (block->allocation.data == nullptr && impl->nbytes() != 0) {
@@ -369,6 +387,7 @@ void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageIm
 
 void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  synchronize_storage(storage);
   const size_t old_bytes = storage->nbytes();
   c10::DataPtr fresh = allocate_block(nbytes, storage->device().index());
   if (const size_t common = std::min(old_bytes, nbytes); common != 0) {

@@ -15,10 +15,11 @@
 #include <cstdint>
 
 #include "atlas/memory.h"
+#include "atlas/window.h"
 
 namespace hologram::aten {
 
-struct Block {
+struct Block final : BlockState {
   // Strong reference owned by the hologram DataPtr; made on first use (see twin()).
   std::atomic<c10::StorageImpl*> twin{nullptr};
   // Of pool memory: the hologram DataPtr and the twin's DataPtr, each counted before it is made, so
@@ -29,6 +30,10 @@ struct Block {
   bool foreign = false;               // another allocator owns the bytes
   Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where foreign or without bytes
   size_t foreign_bytes = 0;           // bytes owned by another allocator, counted in the statistics
+
+  void give_back_memory() noexcept override {
+    if (allocation.capacity != 0) pool->deallocate(allocation);
+  }
 
   // From a few that the thread keeps: every storage makes one.
   static void* operator new(size_t size);
@@ -80,6 +85,12 @@ void install_result_allocator();
 // Makes a hologram storage look at the bytes of a CPU storage, its twin from now on. The size in
 // bytes becomes that of the CPU storage.
 void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu);
+
+// The Block of a hologram storage, nullptr where another owner made its DataPtr.
+Block* block_of(const c10::DataPtr& data);
+
+// Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
+void synchronize_storage(const c10::StorageImpl* storage);
 
 // Grows or shrinks a hologram storage to nbytes, keeping the common prefix.
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
 #include "aten/report.h"
@@ -42,6 +43,8 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src))) {
       note_native(counter);
       if (nbytes != 0) {
+        synchronize_storage(self.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+        synchronize_storage(src.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
         // memmove: two views may share bytes.
         std::memmove(self.unsafeGetTensorImpl()->mutable_data(), src.unsafeGetTensorImpl()->data(),
                      nbytes);

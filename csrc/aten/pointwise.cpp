@@ -1,9 +1,9 @@
 // Native pointwise operators: the op table's rows as ATen kernels.
 //
-// The fast path serves contiguous operands of one dtype and size (or a scalar) with up to
-// kNativeElements elements, on one thread. Anything else - broadcasting, strides, type promotion,
-// errors - goes to torch's kernel through the delegate, which is also faster for large tensors
-// because it uses every thread.
+// Contiguous operands of one dtype and size (or a number) are recorded in the device's window, see
+// atlas/window.h. Where their memory is also somebody else's, small ones are computed at once.
+// Anything else - broadcasting, strides, type promotion, errors - goes to torch's kernel through
+// the delegate.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -14,6 +14,7 @@
 #include "aten/delegate.h"
 #include "aten/pointwise.h"
 #include "aten/runtime.h"
+#include "atlas/device.h"
 #include "atlas/op_table.h"
 #include "cpu/fill.h"
 #include "cpu/pointwise.h"
@@ -23,7 +24,7 @@ namespace {
 
 using at::Tensor;
 
-// Below about 32k elements a second thread costs more than it gains.
+// Computed at once up to here: below about 32k elements a second thread costs more than it gains.
 constexpr int64_t kNativeElements = 32768;
 
 std::optional<DType> native_dtype(c10::ScalarType type) {
@@ -32,6 +33,18 @@ std::optional<DType> native_dtype(c10::ScalarType type) {
     case c10::ScalarType::Double: return DType::f64;
     case c10::ScalarType::Int: return DType::i32;
     case c10::ScalarType::Long: return DType::i64;
+    default: return std::nullopt;
+  }
+}
+
+// The dtypes that groups compute in.
+std::optional<DType> group_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float: return DType::f32;
+    case c10::ScalarType::Double: return DType::f64;
+    case c10::ScalarType::Long: return DType::i64;
+    case c10::ScalarType::BFloat16: return DType::bf16;
+    case c10::ScalarType::Half: return DType::f16;
     default: return std::nullopt;
   }
 }
@@ -62,6 +75,29 @@ Tensor make_like(const c10::TensorImpl* tensor) {
                    tensor->device().index()),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor->dtype());
   out.unsafeGetTensorImpl()->set_sizes_contiguous(tensor->sizes());
+  return out;
+}
+
+// The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
+// and no CPU tensor sees it.
+Block* recordable_block(const c10::TensorImpl* tensor) {
+  Block* block = block_of(tensor->storage().data_ptr());
+  if (block == nullptr || block->foreign || block->bytes == 0) {
+    return nullptr;
+  }
+  auto* twin = block->twin.load(std::memory_order_acquire);
+  return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block : nullptr;
+}
+
+View view_of(Block* block, const c10::TensorImpl* tensor, DType dtype) {
+  return {block, tensor->storage_offset() * static_cast<int64_t>(tensor->itemsize()), dtype,
+          Layout::dense};
+}
+
+// A tensor like this one for a result that is recorded.
+Tensor make_recorded(Window& window, const c10::TensorImpl* tensor) {
+  auto out = make_like(tensor);
+  block_of(out.storage().data_ptr())->born = window.open_program();
   return out;
 }
 
@@ -121,6 +157,78 @@ bool side_by_side(const c10::TensorImpl* a, const c10::TensorImpl* b) {
          b->device() == a->device();
 }
 
+// The bits of a scalar in the class in which groups compute for `dtype`.
+std::optional<uint64_t> immediate_bits(const Tensor& tensor, DType dtype) {
+  const DType wide = dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
+  const auto scalar = loop_scalar(tensor, wide);
+  if (!scalar) {
+    return std::nullopt;
+  }
+  uint64_t bits = 0;
+  std::memcpy(&bits, scalar->bytes, dtype_size(wide));
+  return bits;
+}
+
+bool groups_support(Op op, DType dtype) {
+  const bool half = dtype == DType::bf16 || dtype == DType::f16;
+  return op_info(op).supports(half ? DType::f32 : dtype);
+}
+
+// Records out = op(x, y) if that is possible; y is null for an operation of one operand. `out` is
+// null for a functional call, whose result is left in `fresh`.
+bool record(Op op, OpCounter& counter, const Tensor& x, const Tensor* y, const Tensor* out,
+            Tensor* fresh) {
+  const auto* a = x.unsafeGetTensorImpl();
+  const auto dtype = group_dtype(x.scalar_type());
+  if (!dtype || !is_plain(a) || !groups_support(op, *dtype)) {
+    return false;
+  }
+  Block* const block = recordable_block(a);
+  if (block == nullptr) {
+    return false;
+  }
+  Operands operands{static_cast<Code>(op), *dtype, 1, a->numel(), {}, {}, {}};
+  operands.in[0] = view_of(block, a, *dtype);
+  if (y != nullptr) {
+    operands.arity = 2;
+    const auto* b = y->unsafeGetTensorImpl();
+    if (side_by_side(a, b)) {
+      Block* const other = recordable_block(b);
+      if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
+        return false;
+      }
+      operands.in[1] = view_of(other, b, *dtype);
+    } else {
+      // A 0-dim left operand would take part in type promotion on equal terms.
+      const auto bits = a->dim() == 0 ? std::nullopt : immediate_bits(*y, *dtype);
+      if (!bits) {
+        return false;
+      }
+      operands.in[1] = {nullptr, static_cast<int64_t>(*bits), *dtype, Layout::scalar};
+    }
+  }
+  Window& window = hologram::device(a->device().index()).window();
+  if (out == nullptr) {
+    note_native(counter);
+    *fresh = make_recorded(window, a);
+    out = fresh;
+  } else {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!side_by_side(a, o) || overlaps(o, a) || recordable_block(o) == nullptr) {
+      return false;
+    }
+    note_native(counter);
+  }
+  const auto* o = out->unsafeGetTensorImpl();
+  operands.out = view_of(block_of(o->storage().data_ptr()), o, *dtype);
+  window.record(operands);
+  return true;
+}
+
+void synchronize(const Tensor& tensor) {
+  synchronize_storage(tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+}
+
 // The dtype of the loop if the fast path serves `x` and, unless null, `out`.
 std::optional<DType> loop_dtype(Op op, const Tensor& x, const Tensor* out) {
   const auto* a = x.unsafeGetTensorImpl();
@@ -149,6 +257,9 @@ void* destination(const Tensor& x, const Tensor* out, Tensor* fresh) {
 // Runs out = op(x, y) natively if the fast path applies. `out` is null for a functional call.
 bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, const Tensor* out,
                  Tensor* fresh) {
+  if (record(op, counter, x, &y, out, fresh)) {
+    return true;
+  }
   const auto* a = x.unsafeGetTensorImpl();
   const auto* b = y.unsafeGetTensorImpl();
   const auto dtype = loop_dtype(op, x, out);
@@ -161,6 +272,9 @@ bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, co
       return false;
     }
     note_native(counter);
+    synchronize(x);
+    synchronize(y);
+    if (out != nullptr) synchronize(*out);
     cpu::binary(op, *dtype)(a->data(), b->data(), destination(x, out, fresh), count);
     return true;
   }
@@ -170,17 +284,24 @@ bool binary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor& y, co
     return false;
   }
   note_native(counter);
+  synchronize(x);
+  if (out != nullptr) synchronize(*out);
   cpu::binary_scalar(op, *dtype)(a->data(), scalar->bytes, destination(x, out, fresh), count);
   return true;
 }
 
 bool unary_fast(Op op, OpCounter& counter, const Tensor& x, const Tensor* out, Tensor* fresh) {
+  if (record(op, counter, x, nullptr, out, fresh)) {
+    return true;
+  }
   const auto dtype = loop_dtype(op, x, out);
   if (!dtype) {
     return false;
   }
   const auto* a = x.unsafeGetTensorImpl();
   note_native(counter);
+  synchronize(x);
+  if (out != nullptr) synchronize(*out);
   cpu::unary(op, *dtype)(a->data(), destination(x, out, fresh), static_cast<size_t>(a->numel()));
   return true;
 }
@@ -355,6 +476,7 @@ bool fill_fast(OpCounter& counter, Tensor& self, const at::Scalar& value) {
     return false;
   }
   note_native(counter);
+  synchronize(self);
   cpu::fill(impl->mutable_data(), scalar->bytes, impl->itemsize(),
             static_cast<size_t>(impl->numel()));
   return true;

@@ -42,14 +42,14 @@ struct HologramAllocator final : c10::DeviceAllocator {
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t) override {
     for (int index = 0; index < device_count(); ++index) {
-      device(index).memory().trim();
+      settled_memory(static_cast<c10::DeviceIndex>(index)).trim();
     }
   }
   // Execution is in program order on the host: memory freed after a use was issued is free.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const auto stats = device_memory(check_device(index)).stats();
+    const auto stats = settled_memory(check_device(index)).stats();
     DeviceStats out;
     fill(out.allocation, stats.allocation);
     fill(out.segment, stats.segment);
@@ -71,7 +71,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
     device_memory(check_device(index)).reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    return device_memory(check_device(index)).info();
+    return settled_memory(check_device(index)).info();
   }
 };
 
@@ -86,6 +86,11 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator())
 
 MemoryPool& device_memory(c10::DeviceIndex index) {
   return device(index).memory();
+}
+
+MemoryPool& settled_memory(c10::DeviceIndex index) {
+  device(index).window().flush(FlushReason::memory);
+  return device_memory(index);
 }
 
 c10::Allocator* device_allocator() {

@@ -14,6 +14,9 @@ constexpr auto kHologram = c10::DeviceType::PrivateUse1;
 // an index that exists.
 MemoryPool& device_memory(c10::DeviceIndex device);
 
+// The same after what was recorded has run: instructions hold blocks that the user has freed.
+MemoryPool& settled_memory(c10::DeviceIndex device);
+
 // The allocator registered for the device type.
 c10::Allocator* device_allocator();
 

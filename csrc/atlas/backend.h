@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "atlas/group.h"
+
 namespace hologram {
 
 struct DeviceProperties {
@@ -35,6 +37,9 @@ class Backend {
 
   // Gives back a segment with the size it was asked with. Thread-safe.
   virtual void free_segment(void* data, size_t bytes) noexcept = 0;
+
+  // Compiles and runs fusion groups. Thread-safe.
+  virtual GroupExecutor& executor() noexcept = 0;
 
   // Bytes the system could hand out now without pushing other processes out. Moves constantly.
   virtual size_t available_memory() const noexcept = 0;

@@ -443,7 +443,7 @@ class Canonicaliser {
       const uint16_t index = operand_of(member.accesses, access);
       if (index == group.operands.size()) {
         const AccessKey& key = program_.accesses[access];
-        group.operands.push_back({key.dtype, key.layout});
+        group.operands.push_back({key.dtype, key.layout, area(member, key.slot)});
         if (key.layout == Layout::strided) member.shape = key.shape;
       }
       return index;
@@ -476,6 +476,15 @@ class Canonicaliser {
     return batch;
   }
 
+  // Blocks share no memory. They are numbered by their first operand, so that equal groups over
+  // different blocks are equal.
+  uint16_t area(const Batch::Member& member, uint16_t slot) const {
+    for (size_t i = 0; i < member.accesses.size(); ++i) {
+      if (program_.accesses[member.accesses[i]].slot == slot) return static_cast<uint16_t>(i);
+    }
+    return 0;
+  }
+
   static std::string signature(const Group& group) {
     std::string text(1, static_cast<char>(group.compute_class));
     const auto append = [&](const auto& items) {
@@ -483,7 +492,11 @@ class Canonicaliser {
         text.append(reinterpret_cast<const char*>(&item), sizeof item);
       }
     };
-    append(group.operands);
+    for (const Operand& operand : group.operands) {
+      const uint16_t fields[] = {static_cast<uint16_t>(operand.dtype),
+                                 static_cast<uint16_t>(operand.layout), operand.area};
+      append(fields);
+    }
     text.push_back('|');
     for (const Node& node : group.nodes) {
       const uint16_t fields[] = {static_cast<uint16_t>(node.kind),
@@ -530,8 +543,14 @@ class Canonicaliser {
     }
   }
 
-  static DType source_dtype(const Instruction& instruction, int) { return instruction.dtype; }
-  static DType result_dtype(Op, DType dtype) { return dtype; }
+  static DType source_dtype(const Instruction& instruction, int index) {
+    if (index != 0 || instruction.code == kCopy) return instruction.dtype;
+    const bool condition = op_info(static_cast<Op>(instruction.code)).has(kCondition);
+    return condition ? DType::b8 : instruction.dtype;
+  }
+  static DType result_dtype(Op op, DType dtype) {
+    return op_info(op).has(kPredicate) ? DType::b8 : dtype;
+  }
 
   const Program& program_;
   std::vector<AccessState> states_;

@@ -33,7 +33,23 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
     : index_(index), backend_(std::move(backend)), memory_(*backend_, memory_limit) {}
 
 void Device::synchronize() {
-  // The CPU backend has done everything when the call that queued it returns.
+  window_.flush(FlushReason::synchronize);
+}
+
+std::unique_ptr<GroupCode> Device::DeviceExecutor::compile(const Group& group) {
+  return device_.backend_->executor().compile(group);
+}
+
+void Device::DeviceExecutor::run(const GroupCode& code, const Binding& binding) {
+  device_.backend_->executor().run(code, binding);
+}
+
+void* Device::DeviceExecutor::allocate_scratch(size_t bytes) {
+  return device_.memory_.allocate(bytes).data;
+}
+
+void Device::DeviceExecutor::free_scratch(void* memory) noexcept {
+  device_.memory_.deallocate({memory, 0});
 }
 
 int device_count() noexcept {
@@ -92,13 +108,19 @@ int exchange_current_device(int index) {
 void lock_devices_for_fork() noexcept {
   making.lock();
   for (auto& slot : devices) {
-    if (Device* made = slot.load(std::memory_order_acquire)) made->memory().lock_for_fork();
+    if (Device* made = slot.load(std::memory_order_acquire)) {
+      made->window().lock_for_fork();
+      made->memory().lock_for_fork();
+    }
   }
 }
 
 void unlock_devices_after_fork() noexcept {
   for (auto& slot : devices) {
-    if (Device* made = slot.load(std::memory_order_acquire)) made->memory().unlock_after_fork();
+    if (Device* made = slot.load(std::memory_order_acquire)) {
+      made->memory().unlock_after_fork();
+      made->window().unlock_after_fork();
+    }
   }
   making.unlock();
 }

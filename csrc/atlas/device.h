@@ -11,6 +11,7 @@
 #include "atlas/error.h"
 #include "atlas/memory.h"
 #include "atlas/stream.h"
+#include "atlas/window.h"
 
 namespace hologram {
 
@@ -23,6 +24,8 @@ class Device {
   int index() const noexcept { return index_; }
   const DeviceProperties& properties() const noexcept { return backend_->properties(); }
   MemoryPool& memory() noexcept { return memory_; }
+  // Of all streams: the CPU backend executes in program order, which is every stream's order too.
+  Window& window() noexcept { return window_; }
   Backend& backend() noexcept { return *backend_; }
   StreamTable& streams() noexcept { return streams_; }
 
@@ -38,6 +41,20 @@ class Device {
   int index_;
   std::unique_ptr<Backend> backend_;
   MemoryPool memory_;
+  // Runs groups on the backend, with scratch from the device's memory.
+  class DeviceExecutor final : public Executor {
+   public:
+    explicit DeviceExecutor(Device& device) : device_(device) {}
+    std::unique_ptr<GroupCode> compile(const Group& group) override;
+    void run(const GroupCode& code, const Binding& binding) override;
+    void* allocate_scratch(size_t bytes) override;
+    void free_scratch(void* memory) noexcept override;
+
+   private:
+    Device& device_;
+  };
+  DeviceExecutor executor_{*this};
+  Window window_{executor_};
   StreamTable streams_;
 };
 

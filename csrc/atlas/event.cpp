@@ -30,6 +30,7 @@ void Event::record(int device, StreamId stream) {
                 " does not match recording stream's device " + std::to_string(device));
   }
   check_stream(device, stream);
+  hologram::device(device).window().flush(FlushReason::event);
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   nanoseconds_.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
                      std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "atlas/dtype.h"
@@ -62,6 +63,20 @@ struct Binding {
   const int64_t* sizes = nullptr;        // rank
   // Bytes, rank for each operand in order (also for those that are not strided).
   const int64_t* strides = nullptr;
+};
+
+// A compiled group.
+class GroupCode {
+ public:
+  virtual ~GroupCode() = default;
+};
+
+// Compiles groups and runs them. Every backend has one.
+class GroupExecutor {
+ public:
+  virtual ~GroupExecutor() = default;
+  virtual std::unique_ptr<GroupCode> compile(const Group& group) = 0;
+  virtual void run(const GroupCode& code, const Binding& binding) = 0;
 };
 
 }  // namespace hologram

@@ -145,6 +145,7 @@ Source Window::immediate_of(uint64_t bits, DType dtype) {
 
 bool Window::record(const Operands& operands) {
   while (true) {
+    bool recorded = false;
     {
       const std::lock_guard guard(lock_);
       if (current_.program.code.size() < kMostInstructions && current_.bytes < kMostBytes) {
@@ -172,10 +173,12 @@ bool Window::record(const Operands& operands) {
         current_.bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
         ++stats_.recorded;
         empty_.store(false, std::memory_order_relaxed);
-        return true;
+        recorded = true;
       }
     }
-    flush(FlushReason::full);
+    if (recorded && recording()) return true;
+    flush(recorded ? FlushReason::eager : FlushReason::full);
+    if (recorded) return true;
   }
 }
 
@@ -344,6 +347,11 @@ void Window::reset_stats() {
 }
 
 void Window::lock_for_fork() noexcept {
+  try {
+    flush(FlushReason::exit);
+  } catch (...) {
+    // What could not run raises where it is read.
+  }
   executing_.lock();
   lock_.lock();
 }

@@ -95,16 +95,9 @@ struct Operands {
   std::array<View, 3> in;
 };
 
-// Runs groups; a backend provides one.
-class Executor {
+// What runs the programs of a window.
+class Executor : public GroupExecutor {
  public:
-  class Code {
-   public:
-    virtual ~Code() = default;
-  };
-  virtual ~Executor() = default;
-  virtual std::unique_ptr<Code> compile(const Group& group) = 0;
-  virtual void run(const Code& code, const Binding& binding) = 0;
   // Memory for values whose block is gone. Throws OutOfMemory.
   virtual void* allocate_scratch(size_t bytes) = 0;
   virtual void free_scratch(void* memory) noexcept = 0;
@@ -112,6 +105,10 @@ class Executor {
 
 class Window {
  public:
+  // With false each instruction is executed when it is recorded, by the same kernels.
+  static void set_recording(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
+  static bool recording() noexcept { return recording_.load(std::memory_order_relaxed); }
+
   explicit Window(Executor& executor);
   ~Window();
   Window(const Window&) = delete;
@@ -168,7 +165,7 @@ class Window {
   };
   struct Compiled {
     Plan plan;
-    std::vector<std::unique_ptr<Executor::Code>> codes;  // one per batch
+    std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
   };
   struct Cached {
     Program key;
@@ -184,6 +181,8 @@ class Window {
   std::shared_ptr<const Compiled> plan_for(const Program& program);
   void execute(const Compiled& compiled, const Program& program);
   void evict();
+
+  inline static std::atomic<bool> recording_{true};
 
   Executor& executor_;
   mutable SpinLock lock_;

@@ -1,6 +1,7 @@
 #include "cpu/backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "cpu/allocator.h"
@@ -8,6 +9,30 @@
 
 namespace hologram {
 namespace cpu {
+namespace {
+
+struct Code final : GroupCode {
+  explicit Code(const Group& group) : compiled(cpu::compile(group)) {}
+  std::unique_ptr<CompiledGroup> compiled;
+};
+
+constinit std::atomic<Parallel*> threads{nullptr};
+
+}  // namespace
+
+void set_parallel(Parallel& parallel) noexcept {
+  threads.store(&parallel, std::memory_order_release);
+}
+
+std::unique_ptr<GroupCode> CpuBackend::Executor::compile(const Group& group) {
+  return std::make_unique<Code>(group);
+}
+
+void CpuBackend::Executor::run(const GroupCode& code, const Binding& binding) {
+  Parallel* const parallel = threads.load(std::memory_order_acquire);
+  cpu::run(*static_cast<const Code&>(code).compiled, binding,
+           parallel != nullptr ? *parallel : serial());
+}
 
 CpuBackend::CpuBackend(int ordinal, int count) {
   properties_.name = processor_name();

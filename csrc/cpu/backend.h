@@ -2,8 +2,13 @@
 #pragma once
 
 #include "atlas/backend.h"
+#include "cpu/executor.h"
 
 namespace hologram::cpu {
+
+// Where the threads of groups come from, the calling thread alone until set. The embedder sets it
+// once, to something that lives as long as the process.
+void set_parallel(Parallel& parallel) noexcept;
 
 class CpuBackend final : public Backend {
  public:
@@ -13,9 +18,16 @@ class CpuBackend final : public Backend {
   void* allocate_segment(size_t bytes) noexcept override;
   void free_segment(void* data, size_t bytes) noexcept override;
   size_t available_memory() const noexcept override;
+  GroupExecutor& executor() noexcept override { return executor_; }
 
  private:
+  class Executor final : public GroupExecutor {
+   public:
+    std::unique_ptr<GroupCode> compile(const Group& group) override;
+    void run(const GroupCode& code, const Binding& binding) override;
+  };
   DeviceProperties properties_;
+  Executor executor_;
 };
 
 }  // namespace hologram::cpu

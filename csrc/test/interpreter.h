@@ -122,14 +122,14 @@ void run(const Group& group, const Binding& binding) {
 
 class Interpreter final : public Executor {
  public:
-  struct Compiled final : Code {
+  struct Compiled final : GroupCode {
     explicit Compiled(const Group& source) : group(source) {}
     Group group;
   };
-  std::unique_ptr<Code> compile(const Group& group) override {
+  std::unique_ptr<GroupCode> compile(const Group& group) override {
     return std::make_unique<Compiled>(group);
   }
-  void run(const Code& code, const Binding& binding) override {
+  void run(const GroupCode& code, const Binding& binding) override {
     const Group& group = static_cast<const Compiled&>(code).group;
     switch (group.compute_class) {
       case ComputeClass::f32: return interpreter::run<float>(group, binding);

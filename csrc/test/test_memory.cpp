@@ -28,6 +28,8 @@ class FakeBackend final : public Backend {
   }
   ~FakeBackend() override { CHECK_EQ(held.load(), 0u); }
 
+  GroupExecutor& executor() noexcept override { std::abort(); }
+
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override {
     if (refuse || (refuse_odd && (++requests & 1) != 0)) return nullptr;

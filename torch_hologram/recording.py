@@ -1,0 +1,114 @@
+"""The stream of recorded instructions: handing it over, counting it, doing without it."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_hologram import _C
+from torch_hologram._device import DEVICE_TYPE, device_index, is_initialized
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
+
+__all__ = ["eager", "flush", "is_eager", "reset_stream_stats", "stream_stats"]
+
+
+def flush(device: Device = None) -> None:
+    """Hands over what has been recorded on a device, by default the current one.
+
+    Results are always there when they are looked at; this decides when they are computed. On the
+    CPU backend it runs the program on the calling thread.
+
+    Raises:
+        RuntimeError: there is no device of that index, or a recorded operation fails.
+    """
+    if is_initialized():
+        _C.flush(device_index(device))
+
+
+def stream_stats(device: Device = None) -> OrderedDict[str, int]:
+    """Returns what has been recorded and executed on a device, by default the current one.
+
+    The entries:
+        ``recorded``, ``executed``: instructions. Views and frees are not instructions.
+        ``passes``: traversals of an iteration space. Equal groups over many tensors count as one.
+        ``stores_elided``: instructions whose result never went to memory.
+        ``plan_hits``, ``plan_misses``, ``plan_evictions``: of the cache of canonical programs.
+        ``bytes_moved``: loaded and stored by the passes.
+        ``flushes.REASON``: programs run, by the reason: ``read`` (an operation outside the stream,
+        or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
+        ``other_window``, ``eager``, ``event``, ``memory``, ``exit``.
+
+    Delegated calls are counted by :func:`fallback_report`.
+
+    Returns:
+        a dictionary, empty if the device has not been used yet.
+
+    Raises:
+        RuntimeError: there is no device of that index.
+    """
+    if not is_initialized():
+        return OrderedDict()
+    return OrderedDict(_C.stream_stats(device_index(device)))
+
+
+def reset_stream_stats(device: Device = None) -> None:
+    """Sets the counts of :func:`stream_stats` to zero.
+
+    Raises:
+        RuntimeError: there is no device of that index.
+    """
+    if is_initialized():
+        _C.reset_stream_stats(device_index(device))
+
+
+def is_eager() -> bool:
+    """Returns whether every operation is executed at once, see :func:`eager`."""
+    return not _C.recording()
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Within it every operation is executed at once, by the same kernels and to the same bits.
+
+    For debugging, in all threads of the process. ``HOLOGRAM_EAGER=1`` does it for a whole process.
+    """
+    before = _C.recording()
+    _C.set_recording(False)
+    try:
+        if is_initialized():
+            for index in range(_C.device_count()):
+                _C.flush(index)
+        yield
+    finally:
+        _C.set_recording(before)
+
+
+def _flush_before(owner: type, name: str) -> None:
+    """Makes a method that gives out an address run what is recorded on the memory first."""
+    theirs = getattr(owner, name)
+
+    def ours(self: Any, *arguments: Any) -> Any:
+        if self.device.type == DEVICE_TYPE:
+            _C.flush(self.device.index)
+        return theirs(self, *arguments)
+
+    ours.__name__, ours.__doc__ = name, theirs.__doc__
+    setattr(owner, name, ours)
+
+
+def register() -> None:
+    """Reads ``HOLOGRAM_EAGER`` and covers the methods of torch that give out addresses."""
+    value = os.environ.get("HOLOGRAM_EAGER", "0")
+    if value not in ("", "0", "1"):
+        raise RuntimeError(f"HOLOGRAM_EAGER must be 0 or 1, not {value!r}")
+    if value == "1":
+        _C.set_recording(False)
+    _flush_before(torch.Tensor, "data_ptr")
+    _flush_before(torch.UntypedStorage, "data_ptr")
