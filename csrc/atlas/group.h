@@ -4,8 +4,8 @@
 // runs it with the addresses and numbers of each flush.
 //
 // A group computes in one class: f32, f64 or i64. A value in flight has the class's representation
-// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold.
-// So the bits do not depend on whether a value passed through memory on its way.
+// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold. So
+// the bits do not depend on whether a value passed through memory on its way.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,10 @@ enum class Layout : uint8_t {
 struct Operand {
   DType dtype;
   Layout layout;
+  // Operands of different areas share no memory. Within an area the memory of a store's operand is
+  // that of another operand exactly, element for element, or shares nothing with it; that of two
+  // stores is always disjoint. One area for all is right, several let stores happen earlier.
+  uint16_t area = 0;
 };
 
 enum class NodeKind : uint8_t {
@@ -39,7 +43,9 @@ enum class NodeKind : uint8_t {
   store,      // a: value, b: operand. Converts as load does. Defines no value.
 };
 
-// Node i defines value i. Values are used after their definition only.
+// Node i defines value i. Values are used after their definition only. Every load reads what memory
+// held before the group, whatever the order of nodes. A store may not go to a scalar operand.
+// An immediate is a value of its node's dtype as it is: nothing rounds it.
 struct Node {
   NodeKind kind;
   Op op;  // of compute
