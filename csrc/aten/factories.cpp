@@ -198,6 +198,11 @@ Tensor lazy_clone(const Tensor& self) {
   return self.clone();
 }
 
+at::Scalar local_scalar_dense(const Tensor& self) {
+  synchronize_storage(self.storage().unsafeGetStorageImpl());
+  return at::native::_local_scalar_dense_cpu(self);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -212,7 +217,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", &set_whole_storage_);
   m.impl("set_.source_Storage_storage_offset", &set_storage_);
   m.impl("set_", &set_empty_);
-  m.impl("_local_scalar_dense", &at::native::_local_scalar_dense_cpu);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
   m.impl("record_stream", &record_stream);
   m.impl("_lazy_clone", &lazy_clone);
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
