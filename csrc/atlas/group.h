@@ -28,6 +28,10 @@ enum class Layout : uint8_t {
 struct Operand {
   DType dtype;
   Layout layout;
+  // Operands of different areas share no memory. Within an area the memory of a store's operand is
+  // that of another operand exactly, element for element, or shares nothing with it; that of two
+  // stores is always disjoint. One area for all is right, several let stores happen earlier.
+  uint16_t area = 0;
 };
 
 enum class NodeKind : uint8_t {
@@ -38,7 +42,9 @@ enum class NodeKind : uint8_t {
   store,      // a: value, b: operand. Converts as load does. Defines no value.
 };
 
-// Node i defines value i. Values are used after their definition only.
+// Node i defines value i. Values are used after their definition only. Every load reads what memory
+// held before the group, whatever the order of nodes. A store may not go to a scalar operand.
+// An immediate is a value of its node's dtype as it is: nothing rounds it.
 struct Node {
   NodeKind kind;
   Op op;  // of compute

@@ -42,14 +42,29 @@ template <class T>
   }
 }
 
+// c ? a : b. Vectors of lanes have an overload of their own.
+template <class T>
+[[gnu::always_inline]] inline T select(bool c, T a, T b) {
+  return c ? a : b;
+}
+
 // NaN: false for every integer.
 template <class T>
-[[gnu::always_inline]] inline bool is_nan(T x) {
+[[gnu::always_inline]] inline auto is_nan(T x) {
   if constexpr (std::is_integral_v<T>) {
     return false;
   } else {
     return x != x;
   }
+}
+
+// x between two bounds, `high` where they cross.
+template <class T>
+[[gnu::always_inline]] inline T clamp_value(T x, T low, T high) {
+  T y = select(x < low, low, x);
+  y = select(y > high, high, y);
+  y = select(is_nan(high), high, y);
+  return select(is_nan(low), low, y);
 }
 
 }  // namespace hologram

@@ -13,12 +13,13 @@ TEST(op_table_rows_are_well_formed) {
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& info = op_info(static_cast<Op>(i));
     CHECK(names.insert(info.name).second);
-    CHECK(info.arity == 1 || info.arity == 2);
+    CHECK(info.arity >= 1 && info.arity <= 3);
     CHECK(info.dtypes != 0);
     CHECK_EQ(info.dtypes >> kDTypeCount, 0u);
     const std::string expression = info.expression;
     CHECK(expression.find('x') != std::string::npos);
-    CHECK_EQ(expression.find('y') != std::string::npos, info.arity == 2);
+    CHECK_EQ(expression.find('y') != std::string::npos, info.arity >= 2);
+    CHECK_EQ(expression.find('z') != std::string::npos, info.arity == 3);
     if (info.arity == 1) {
       CHECK(!info.has(kCommutative));
       CHECK(!info.has_identity());
@@ -34,6 +35,12 @@ TEST(op_table_names_follow_the_enumeration) {
   CHECK_EQ(op_info(Op::relu).arity, 1);
   CHECK(op_info(Op::div).supports(DType::f64));
   CHECK(!op_info(Op::div).supports(DType::i32));
+  CHECK(!op_info(Op::div).supports_in_group(DType::u8));
+  CHECK(op_info(Op::mul).supports_in_group(DType::bf16));
+  CHECK(op_info(Op::clamp).supports_in_group(DType::i16));
+  CHECK(op_info(Op::eq).has(kPredicate));
+  CHECK_EQ(std::string(op_info(Op::fma).name), "fma");
+  CHECK_EQ(kPointwiseOpCount, static_cast<int>(Op::sqrt));
   CHECK(op_info(Op::mul).has(kCommutative));
   CHECK(!op_info(Op::sub).has(kCommutative));
 }

@@ -1,0 +1,985 @@
+#include "cpu/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "atlas/error.h"
+#include "cpu/convert.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace hologram::cpu {
+namespace {
+
+constexpr int kMaxNodes = 4096;  // bounds the compiler's recursion
+constexpr int kMaxRank = 64;
+constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
+constexpr int64_t kSerialElements = 32'768;
+constexpr long kPrefetchDistance = 2048;
+constexpr uint32_t kStackFrame = 32'768;
+constexpr DTypeSet kBool = dtype_bit(DType::b8);
+
+const GroupKernels& kernels_for([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return avx512_kernels();
+  if (isa == Isa::avx2) return avx2_kernels();
+#endif
+  return baseline_kernels();
+}
+
+constexpr size_t index_of(DType dtype) {
+  return static_cast<size_t>(dtype);
+}
+
+// Dtypes whose every value a class represents.
+DTypeSet exact_dtypes(ComputeClass compute_class) {
+  constexpr DTypeSet small =
+      dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) | dtype_bit(DType::i16);
+  constexpr DTypeSet f32 = small | kHalves | dtype_bit(DType::f32);
+  switch (compute_class) {
+    case ComputeClass::f32: return f32;
+    case ComputeClass::f64: return f32 | dtype_bit(DType::i32) | dtype_bit(DType::f64);
+    case ComputeClass::i64: break;
+  }
+  return small | kIntegral;
+}
+
+// Whether `to` holds every value of `from`.
+bool is_exact(DType from, DType to) {
+  if (from == to || from == DType::b8) return true;
+  switch (to) {
+    case DType::i16: return from == DType::u8 || from == DType::i8;
+    case DType::i32: return dtype_size(from) < 4 && !(dtype_bit(from) & kReal);
+    case DType::i64: return !(dtype_bit(from) & kReal);
+    case DType::f16: return from == DType::u8 || from == DType::i8;
+    case DType::bf16: return from == DType::u8 || from == DType::i8;
+    case DType::f32: return dtype_size(from) < 4;
+    case DType::f64: return from != DType::i64;
+    default: return false;
+  }
+}
+
+// Operations whose result is one of the operands, or a whole number no larger: never rounded.
+bool keeps_precision(Op op) {
+  switch (op) {
+    case Op::maximum:
+    case Op::minimum:
+    case Op::relu:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc:
+    case Op::where:
+    case Op::clamp: return true;
+    default: return false;
+  }
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error("cannot compile the group: " + why);
+}
+
+}  // namespace
+
+Parallel& serial() {
+  static auto& parallel = *new Parallel;
+  return parallel;
+}
+
+// ---- compilation ----
+
+// Emits instructions for the stores in order. One value is in the accumulator; a value that is
+// needed when the accumulator is taken has a place in memory: its operand, or a slot.
+class GroupCompiler {
+ public:
+  GroupCompiler(const Group& group, Isa isa)
+      : group_(group),
+        kernels_(kernels_for(isa).classes[static_cast<size_t>(group.compute_class)]),
+        own_(kernels_.own),
+        out_(std::make_unique<CompiledGroup>()) {}
+
+  std::unique_ptr<CompiledGroup> compile() {
+    check();
+    count_uses();
+    lay_out();
+    for (size_t i = 0; i < group_.nodes.size(); ++i) {
+      if (group_.nodes[i].kind == NodeKind::store) store_value(static_cast<int>(i));
+    }
+    for (const int store : deferred_) {
+      const Node& node = group_.nodes[store];
+      emit(node.a);
+      emit_store(store);
+      release(node.a);
+    }
+    push(kernels_.end);
+    finish();
+    return std::move(out_);
+  }
+
+ private:
+  // How an operation can read a value beside the accumulator.
+  enum class Place : uint8_t {
+    nowhere,  // not computed yet, or in the accumulator only
+    memory,   // the class's dtype
+    bf16,
+    f16,
+    splat,
+  };
+  struct Value {
+    Reference where{};
+    Place place = Place::nowhere;
+    uint8_t registers = 0;  // Sethi-Ullman number: values alive at once while it is computed
+    bool is_leaf = false;   // its place exists before any code
+    int16_t slot = -1;
+    int32_t uses = 0;          // not emitted yet
+    int32_t first_store = -1;  // of the list through next_store_
+  };
+
+  void check() {
+    const auto& nodes = group_.nodes;
+    if (nodes.size() > static_cast<size_t>(kMaxNodes)) refuse("too many nodes");
+    if (group_.operands.size() > INT16_MAX) refuse("too many operands");
+    const DTypeSet exact = exact_dtypes(group_.compute_class);
+    const auto require = [](bool holds, const char* why) {
+      if (!holds) refuse(why);
+    };
+    for (const Operand& operand : group_.operands) {
+      require(kernels_.load[index_of(operand.dtype)] != nullptr, "an operand's dtype");
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const Node& node = nodes[i];
+      const auto value = [&](uint16_t v) {
+        require(v < i && nodes[v].kind != NodeKind::store, "an operand is not an earlier value");
+      };
+      if (node.kind != NodeKind::store) {
+        require((exact & dtype_bit(node.dtype)) != 0, "a dtype outside its compute class");
+      }
+      switch (node.kind) {
+        case NodeKind::load: {
+          require(node.a < group_.operands.size(), "an operand that is not there");
+          const DType from = group_.operands[node.a].dtype;
+          // Through f32 a tiny f64 would become false, a large one another integer.
+          require(group_.compute_class != ComputeClass::f32 ||
+                      (from != DType::f64 && from != DType::i64 && from != DType::i32) ||
+                      (dtype_bit(node.dtype) & kReal) != 0,
+                  "a conversion that the class cannot hold");
+          require(group_.compute_class != ComputeClass::i64 || !(dtype_bit(from) & kReal) ||
+                      node.dtype != DType::b8,
+                  "a conversion that the class cannot hold");
+          break;
+        }
+        case NodeKind::immediate:
+          require(node.a < group_.immediates, "an immediate that is not there");
+          break;
+        case NodeKind::cast: value(node.a); break;
+        case NodeKind::store:
+          value(node.a);
+          require(node.b < group_.operands.size(), "an operand that is not there");
+          require(group_.operands[node.b].layout != Layout::scalar, "a store to a scalar");
+          break;
+        case NodeKind::compute: {
+          require(static_cast<int>(node.op) < kOpCount, "an unknown operation");
+          const OpInfo& info = op_info(node.op);
+          const uint16_t args[] = {node.a, node.b, node.c};
+          for (int k = 0; k < info.arity; ++k) value(args[k]);
+          require(!info.has(kPredicate) || node.dtype == DType::b8, "a predicate that is not b8");
+          for (int k = 0; k < info.arity; ++k) {
+            const bool logical = info.has(kCondition) ? k == 0 : !(info.dtypes & ~kBool);
+            require(!logical || nodes[args[k]].dtype == DType::b8, "a truth value that is not b8");
+          }
+          require(info.has(kPredicate) || info.supports_in_group(node.dtype),
+                  "an operation without this dtype");
+          const bool there = info.arity == 1   ? kernels_.unary[index(node.op)] != nullptr
+                             : info.arity == 2 ? kernels_.binary[index(node.op)][0] != nullptr
+                                               : kernels_.ternary[index(node.op)][0][0] != nullptr;
+          require(there, "an operation that its class does not have");
+          break;
+        }
+      }
+    }
+  }
+
+  static size_t index(Op op) { return static_cast<size_t>(op); }
+  static int arity(const Node& node) {
+    return node.kind == NodeKind::compute                                ? op_info(node.op).arity
+           : node.kind == NodeKind::cast || node.kind == NodeKind::store ? 1
+                                                                         : 0;
+  }
+  static uint16_t argument(const Node& node, int k) {
+    return k == 0 ? node.a : k == 1 ? node.b : node.c;
+  }
+
+  // Uses by what the stores need, and Sethi-Ullman numbers.
+  void count_uses() {
+    const auto& nodes = group_.nodes;
+    values_.resize(nodes.size());
+    next_store_.assign(nodes.size(), -1);
+    done_.assign(nodes.size(), false);
+    for (size_t i = nodes.size(); i-- > 0;) {
+      const Node& node = nodes[i];
+      if (node.kind != NodeKind::store && values_[i].uses == 0) continue;
+      for (int k = 0; k < arity(node); ++k) ++values_[argument(node, k)].uses;
+      if (node.kind == NodeKind::store) {
+        next_store_[i] = values_[node.a].first_store;
+        values_[node.a].first_store = static_cast<int>(i);
+      }
+    }
+  }
+
+  // Pointers of the frame: operands, slots, immediates, converted scalars. Leaves get their places.
+  void lay_out() {
+    const auto& nodes = group_.nodes;
+    const auto operands = static_cast<int32_t>(group_.operands.size());
+    slots_pointer_ = operands;
+    const int32_t immediates = operands + 1, scalars = operands + 2;
+    used_.assign(group_.operands.size(), -1);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const Node& node = nodes[i];
+      Value& value = values_[i];
+      if (node.kind == NodeKind::store) {
+        use(node.b).stored = true;
+        continue;
+      }
+      if (value.uses == 0) continue;
+      if (node.kind == NodeKind::immediate) {
+        value.where = {immediates, 8 * node.a, 0};
+        value.place = Place::splat;
+      } else if (node.kind == NodeKind::load) {
+        const Operand& operand = group_.operands[node.a];
+        if (operand.layout == Layout::scalar) {
+          value.place = Place::splat;
+          value.where = {node.a, 0, 0};
+          if (operand.dtype != own_ || node.dtype != own_) {
+            value.where = {scalars, 8 * static_cast<int32_t>(out_->scalars_.size()), 0};
+            out_->scalars_.push_back({node.a, operand.dtype, node.dtype});
+          }
+        } else {
+          use(node.a).loaded = true;
+          value.where = {node.a, 0, -1};
+          if (is_exact(operand.dtype, node.dtype)) value.place = place_of(operand.dtype);
+          reads_at(node.a) += value.place == Place::nowhere ? 1 : value.uses;
+        }
+      } else {
+        int most = 0, count = 0;
+        for (int k = 0; k < arity(node); ++k) {
+          const Value& v = values_[argument(node, k)];
+          if (v.is_leaf) continue;
+          if (v.registers > most) {
+            most = v.registers, count = 0;
+          }
+          if (v.registers == most) ++count;
+        }
+        value.registers = static_cast<uint8_t>(std::min(std::max(most + count - 1, 1), 255));
+      }
+      if (node.kind == NodeKind::load && value.place == Place::nowhere) value.registers = 1;
+      value.is_leaf = value.place != Place::nowhere;
+    }
+  }
+
+  Place place_of(DType dtype) const {
+    if (dtype == own_) return Place::memory;
+    if (own_ != DType::f32) return Place::nowhere;
+    return dtype == DType::bf16 ? Place::bf16 : dtype == DType::f16 ? Place::f16 : Place::nowhere;
+  }
+
+  CompiledGroup::Use& use(uint16_t operand) {
+    int& at = used_[operand];
+    if (at < 0) {
+      at = static_cast<int>(out_->uses_.size());
+      const Operand& o = group_.operands[operand];
+      const bool strided = o.layout == Layout::strided;
+      out_->uses_.push_back(
+          {operand, static_cast<uint8_t>(dtype_size(o.dtype)), strided, false, false, 0});
+      out_->strided_ = out_->strided_ || strided;
+    }
+    return out_->uses_[at];
+  }
+
+  // Reads of memory that are still to be emitted, by area.
+  int& reads_at(uint16_t operand) {
+    const size_t area = group_.operands[operand].area;
+    if (area >= reads_.size()) reads_.resize(area + 1);
+    return reads_[area];
+  }
+
+  void push(AnyCode code, Reference x = {}, Reference y = {}) {
+    out_->code_.push_back({code, x, y});
+  }
+
+  // ---- values ----
+
+  // One use of a value is emitted.
+  void release(int v) {
+    Value& value = values_[v];
+    --value.uses;
+    if (value.is_leaf && group_.nodes[v].kind == NodeKind::load && value.where.mask != 0) {
+      --reads_at(group_.nodes[v].a);
+    }
+    if (value.uses == 0 && value.slot >= 0) {
+      free_slots_.push_back(value.slot);
+      value.slot = -1;
+    }
+  }
+
+  // The value, which is in the accumulator, gets a place in memory.
+  void spill(int v) {
+    Value& value = values_[v];
+    if (value.place != Place::nowhere) return;
+    if (free_slots_.empty()) {
+      value.slot = static_cast<int16_t>(slot_count_++);
+    } else {
+      const auto least = std::min_element(free_slots_.begin(), free_slots_.end());
+      value.slot = *least;
+      free_slots_.erase(least);
+    }
+    const int32_t bytes = kernels_.lanes * static_cast<int32_t>(dtype_size(own_));
+    value.where = {slots_pointer_, value.slot * bytes, 0};
+    value.place = Place::memory;
+    push(kernels_.store[index_of(own_)], value.where);
+  }
+
+  void load_place(int v) {
+    const Value& value = values_[v];
+    switch (value.place) {
+      case Place::splat: push(kernels_.load_splat, value.where); break;
+      case Place::bf16: push(kernels_.load[index_of(DType::bf16)], value.where); break;
+      case Place::f16: push(kernels_.load[index_of(DType::f16)], value.where); break;
+      default: push(kernels_.load[index_of(own_)], value.where); break;
+    }
+  }
+
+  // Brings value v to the accumulator, for a consumer that has `own` of its uses.
+  void emit(int v, int own = 1) {
+    if (accumulator_ == v) return;
+    Value& value = values_[v];
+    if (value.place != Place::nowhere) {
+      load_place(v);
+      accumulator_ = v;
+      return;
+    }
+    const Node& node = group_.nodes[v];
+    bool rounded = false;
+    switch (node.kind) {
+      case NodeKind::load: {
+        const DType from = group_.operands[node.a].dtype;
+        push(kernels_.load[index_of(from)], value.where);
+        --reads_at(node.a);
+        rounded = is_exact(from, node.dtype);
+        break;
+      }
+      case NodeKind::cast:
+        emit(node.a);
+        release(node.a);
+        rounded = is_exact(group_.nodes[node.a].dtype, node.dtype);
+        break;
+      default: {
+        compute(node);
+        const OpInfo& info = op_info(node.op);
+        rounded = info.has(kPredicate);
+        // (Negation makes -0, which no integer is.)
+        if (!rounded && (keeps_precision(node.op) || ((node.op == Op::neg || node.op == Op::abs) &&
+                                                      (dtype_bit(node.dtype) & kReal) != 0))) {
+          rounded = true;
+          for (int k = info.has(kCondition) ? 1 : 0; k < info.arity; ++k) {
+            rounded = rounded && is_exact(group_.nodes[argument(node, k)].dtype, node.dtype);
+          }
+        }
+      }
+    }
+    accumulator_ = v;
+    rounded = rounded || node.dtype == own_;
+    if (!rounded && !stored_at_once(v)) push(kernels_.round[index_of(node.dtype)]);
+    // Stores that can happen now spare a place; a store that keeps every bit is one.
+    for (int s = value.first_store; s >= 0; s = next_store_[s]) {
+      if (done_[s] || is_hazard(s)) continue;
+      emit_store(s);
+      const uint16_t operand = group_.nodes[s].b;
+      const DType dtype = group_.operands[operand].dtype;
+      release(v);
+      if (value.place == Place::nowhere && is_exact(node.dtype, dtype)) {
+        value.place = place_of(dtype);
+        value.where = {operand, 0, -1};
+      }
+    }
+    if (value.uses > own) spill(v);
+  }
+
+  // Whether the only use is a store that rounds to the value's dtype itself and can happen now.
+  bool stored_at_once(int v) {
+    const Value& value = values_[v];
+    const int s = value.first_store;
+    return value.uses == 1 && s >= 0 &&
+           group_.operands[group_.nodes[s].b].dtype == group_.nodes[v].dtype && !is_hazard(s);
+  }
+
+  // ---- stores ----
+
+  // Whether memory that the store may overwrite is still to be read.
+  bool is_hazard(int store) { return reads_at(group_.nodes[store].b) > 0; }
+
+  void emit_store(int s) {
+    const uint16_t operand = group_.nodes[s].b;
+    push(kernels_.store[index_of(group_.operands[operand].dtype)], {operand, 0, -1});
+    done_[s] = true;
+  }
+
+  void store_value(int s) {
+    if (done_[s]) return;
+    const int v = group_.nodes[s].a;
+    emit(v);
+    Value& value = values_[v];
+    if (done_[s]) {
+      if (value.uses > 0) spill(v);
+      return;
+    }
+    if (value.is_leaf && group_.nodes[v].kind == NodeKind::load && value.where.mask != 0) {
+      // A copy: its own read is over. Keep it where later stores cannot change it.
+      release(v);
+      ++value.uses;
+      if (is_hazard(s)) {
+        keep(v);
+        deferred_.push_back(s);
+      } else {
+        --value.uses;
+        emit_store(s);
+      }
+      return;
+    }
+    if (is_hazard(s)) {
+      spill(v);
+      deferred_.push_back(s);
+      return;
+    }
+    emit_store(s);
+    release(v);
+  }
+
+  // A leaf of the accumulator becomes a value of a slot.
+  void keep(int v) {
+    Value& value = values_[v];
+    // The uses that remain read the slot.
+    reads_at(group_.nodes[v].a) -= value.uses - 1;
+    value.is_leaf = false;
+    value.place = Place::nowhere;
+    spill(v);
+  }
+
+  // ---- operations ----
+
+  void compute(const Node& node) {
+    const int n = op_info(node.op).arity;
+    if (n == 1) {
+      emit(node.a);
+      release(node.a);
+      push(kernels_.unary[index(node.op)]);
+    } else if (n == 2) {
+      binary(node);
+    } else {
+      ternary(node);
+    }
+  }
+
+  bool has_place(int v) const { return values_[v].place != Place::nowhere; }
+
+  static Form form_of(Place place) {
+    switch (place) {
+      case Place::splat: return kSplat;
+      case Place::bf16: return kMemoryBf16;
+      case Place::f16: return kMemoryF16;
+      default: return kMemory;
+    }
+  }
+
+  void binary(const Node& node) {
+    const int a = node.a, b = node.b;
+    const auto& forms = kernels_.binary[index(node.op)];
+    if (a == b) {
+      emit(a, 2);
+      push(forms[kSelf]);
+      release(a);
+      release(b);
+      return;
+    }
+    int first = a;  // the one that ends in the accumulator
+    if (has_place(a) && has_place(b)) {
+      if (accumulator_ == b || (accumulator_ != a && values_[a].place == Place::splat)) first = b;
+    } else if (has_place(a)) {
+      first = b;
+    } else if (!has_place(b)) {
+      const int heavy = values_[b].registers > values_[a].registers ? b : a;
+      const int light = heavy == a ? b : a;
+      emit(heavy);
+      first = heavy;
+      if (!has_place(light)) {  // or it was a part of the other
+        spill(heavy);
+        first = light;
+      }
+    }
+    emit(first);
+    const int other = first == a ? b : a;
+    const int swapped = first == a ? 0 : static_cast<int>(kSwapped);
+    push(forms[swapped + form_of(values_[other].place)], values_[other].where);
+    release(a);
+    release(b);
+  }
+
+  // As the operand of a ternary operation: half types are converted first.
+  bool has_ternary_place(int v) const {
+    return values_[v].place == Place::memory || values_[v].place == Place::splat;
+  }
+
+  void ternary(const Node& node) {
+    const int args[3] = {node.a, node.b, node.c};
+    int last = -1;
+    while (true) {
+      // The heaviest first, what is in the accumulator already before it.
+      int next = -1;
+      for (const int v : args) {
+        if (v == last || has_ternary_place(v)) continue;
+        if (next < 0 || values_[v].registers > values_[next].registers) next = v;
+      }
+      if (next < 0) break;
+      if (last >= 0) spill_ternary(last);
+      emit(next);
+      last = next;
+    }
+    if (last < 0) {
+      last = args[0];
+      for (const int v : args) {
+        if (accumulator_ == v) last = v;
+      }
+      if (accumulator_ != last && values_[last].place == Place::splat) {
+        for (const int v : args) {
+          if (values_[v].place != Place::splat) last = v;
+        }
+      }
+      emit(last);
+    }
+    const int place = last == args[0] ? 0 : last == args[1] ? 1 : 2;
+    int others[2], count = 0;
+    for (int k = 0; k < 3; ++k) {
+      if (k != place) others[count++] = args[k];
+    }
+    if (others[0] == last || others[1] == last) spill_ternary(last);
+    const Value &y = values_[others[0]], &z = values_[others[1]];
+    push(kernels_.ternary[index(node.op)][place]
+                         [(y.place == Place::splat ? 1 : 0) + (z.place == Place::splat ? 2 : 0)],
+         y.where, z.where);
+    for (const int v : args) release(v);
+  }
+
+  // The accumulator's value gets a place that ternary operations can read.
+  void spill_ternary(int v) {
+    Value& value = values_[v];
+    if (value.place == Place::bf16 || value.place == Place::f16) {
+      if (value.is_leaf) {
+        reads_at(group_.nodes[v].a) -= value.uses;
+        value.is_leaf = false;
+      }
+      value.place = Place::nowhere;
+    }
+    spill(v);
+  }
+
+  // ---- the frame ----
+
+  void finish() {
+    auto& out = *out_;
+    out.kernels_ = &kernels_;
+    out.class_ = group_.compute_class;
+    out.operands_ = static_cast<int>(group_.operands.size());
+    const auto round_up = [](size_t bytes) { return (bytes + 63) & ~size_t{63}; };
+    // Two sets of pointers: the operands' and those of a block that is in scratch.
+    size_t size = round_up(2 * sizeof(char*) * (group_.operands.size() + 3));
+    out.scalars_at_ = static_cast<uint32_t>(size);
+    size += round_up(8 * out.scalars_.size());
+    out.slots_ = static_cast<uint32_t>(size);
+    size += static_cast<size_t>(slot_count_) * kernels_.lanes * dtype_size(own_);
+    for (auto& use : out.uses_) {
+      use.scratch = static_cast<uint32_t>(size);
+      size += round_up(static_cast<size_t>(kernels_.lanes) * use.size);
+    }
+    if (size > UINT32_MAX / 2) refuse("too large");
+    out.frame_size_ = static_cast<uint32_t>(size);
+  }
+
+  const Group& group_;
+  const ClassKernels& kernels_;
+  const DType own_;
+  std::unique_ptr<CompiledGroup> out_;
+  std::vector<Value> values_;
+  std::vector<int> next_store_;
+  std::vector<bool> done_;
+  std::vector<int> used_;  // index in uses_ by operand
+  std::vector<int> reads_;
+  std::vector<int> deferred_;
+  std::vector<int16_t> free_slots_;
+  int slot_count_ = 0;
+  int32_t slots_pointer_ = 0;
+  int accumulator_ = -1;
+};
+
+std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa) {
+  return GroupCompiler(group, isa).compile();
+}
+
+// ---- running ----
+
+namespace {
+
+// Bits of `x` in the class's representation, rounded to `to`.
+template <class T>
+uint64_t scalar_bits(const void* x, DType from, DType to) {
+  T value{};
+  const auto each = [](DType dtype, auto&& body) {
+    switch (dtype) {
+      case DType::b8: body.template operator()<uint8_t>(); break;
+      case DType::u8: body.template operator()<uint8_t>(); break;
+      case DType::i8: body.template operator()<int8_t>(); break;
+      case DType::i16: body.template operator()<int16_t>(); break;
+      case DType::i32: body.template operator()<int32_t>(); break;
+      case DType::i64: body.template operator()<int64_t>(); break;
+      case DType::f16: body.template operator()<F16>(); break;
+      case DType::bf16: body.template operator()<Bf16>(); break;
+      case DType::f32: body.template operator()<float>(); break;
+      case DType::f64: body.template operator()<double>(); break;
+      default: break;
+    }
+  };
+  each(from, [&]<class S>() {
+    S s;
+    std::memcpy(&s, x, sizeof s);
+    value = convert<T>(s);
+  });
+  if (from == DType::b8 || to == DType::b8) value = value != T(0) ? T(1) : T(0);
+  if (to != DType::b8 && !is_exact(from, to)) {
+    each(to, [&]<class D>() { value = convert<T>(convert<D>(value)); });
+  }
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+// Flush-to-zero and denormals-are-zero of the calling thread.
+unsigned float_mode() {
+#if defined(__x86_64__)
+  return _mm_getcsr() & 0x8040u;
+#else
+  return 0;
+#endif
+}
+void set_float_mode([[maybe_unused]] unsigned mode) {
+#if defined(__x86_64__)
+  _mm_setcsr((_mm_getcsr() & ~0x8040u) | mode);
+#endif
+}
+
+// `n` elements between strided memory and a block. `step` is in bytes.
+void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
+                  size_t size) {
+  const auto loop = [&]<class U>(U) {
+    if (to_step == static_cast<int64_t>(sizeof(U)) && from_step == to_step) {
+      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
+      return;
+    }
+    for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * to_step, from + i * from_step, sizeof(U));
+  };
+  switch (size) {
+    case 1: loop(uint8_t{}); break;
+    case 2: loop(uint16_t{}); break;
+    case 4: loop(uint32_t{}); break;
+    default: loop(uint64_t{}); break;
+  }
+}
+
+}  // namespace
+
+class GroupRun {
+ public:
+  GroupRun(const CompiledGroup& group, const Binding& binding)
+      : group_(group),
+        binding_(binding),
+        kernels_(*group.kernels_),
+        size_(static_cast<long>(dtype_size(kernels_.own))),
+        mode_(float_mode()) {
+    if (group.strided_) collapse();
+  }
+
+  void run(Parallel& parallel) {
+    const int64_t count = binding_.count;
+    const int64_t chunks = (count * size_ + kChunkBytes - 1) / kChunkBytes;
+    const int threads =
+        count < kSerialElements
+            ? 1
+            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), chunks));
+    choose_streams();
+    if (threads == 1) {
+      alignas(64) char buffer[kStackFrame];
+      if (group_.frame_size_ <= kStackFrame) {
+        set_up(buffer);
+        range(buffer, 0, count);
+        return;
+      }
+    }
+    const std::unique_ptr<char, Free> frames(allocate(group_.frame_size_ * size_t(threads)));
+    frames_ = frames.get();
+    for (int i = 0; i < threads; ++i) set_up(frames_ + i * size_t{group_.frame_size_});
+    if (threads == 1) {
+      range(frames_, 0, count);
+      return;
+    }
+    parallel.run(
+        threads, [](void* self, int i) { static_cast<GroupRun*>(self)->work(i); }, this);
+  }
+
+ private:
+  struct Free {
+    void operator()(char* p) const { operator delete (p, std::align_val_t{64}); }
+  };
+  static char* allocate(size_t bytes) {
+    void* p = operator new (bytes, std::align_val_t{64}, std::nothrow);
+    if (p == nullptr) throw OutOfMemory(bytes, 0, 0, 0);
+    return static_cast<char*>(p);
+  }
+
+  // One thread's share: chunks as long as there are any.
+  void work(int thread) {
+    const unsigned before = float_mode();
+    set_float_mode(mode_);
+    const int64_t step = kChunkBytes / size_, count = binding_.count;
+    char* frame = frames_ + thread * size_t{group_.frame_size_};
+    while (true) {
+      const int64_t begin = next_.fetch_add(1, std::memory_order_relaxed) * step;
+      if (begin >= count) break;
+      range(frame, begin, std::min(begin + step, count));
+    }
+    set_float_mode(before);
+  }
+
+  int pointer_count() const { return group_.operands_ + 3; }
+
+  void set_up(char* frame) const {
+    char** R = reinterpret_cast<char**>(frame);
+    const int n = group_.operands_;
+    for (int i = 0; i < n; ++i) R[i] = static_cast<char*>(binding_.operands[i]);
+    R[n] = frame + group_.slots_;
+    R[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding_.immediates));
+    R[n + 2] = frame + group_.scalars_at_;
+    for (size_t i = 0; i < group_.scalars_.size(); ++i) {
+      const auto& use = group_.scalars_[i];
+      const void* x = binding_.operands[use.operand];
+      uint64_t bits = 0;
+      switch (group_.class_) {
+        case ComputeClass::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
+        case ComputeClass::f64: bits = scalar_bits<double>(x, use.from, use.to); break;
+        case ComputeClass::i64: bits = scalar_bits<int64_t>(x, use.from, use.to); break;
+      }
+      std::memcpy(R[n + 2] + 8 * i, &bits, sizeof bits);
+    }
+  }
+
+  // Elements [begin, end); begin is the first of a block.
+  void range(char* frame, int64_t begin, int64_t end) const {
+    char* const* R = reinterpret_cast<char* const*>(frame);
+    if (group_.strided_) {
+      strided_range(frame, begin, end);
+      return;
+    }
+    const int64_t whole = begin + (end - begin) / kernels_.lanes * kernels_.lanes;
+    if (whole > begin) {
+      kernels_.run(group_.code_.data(), R, begin * size_, whole * size_, streams_, stream_count_);
+    }
+    if (whole < end) tail(frame, whole, end - whole);
+  }
+
+  char** block_pointers(char* frame) const {
+    char** R = reinterpret_cast<char**>(frame);
+    char** B = R + pointer_count();
+    std::copy_n(R, pointer_count(), B);
+    return B;
+  }
+
+  // Fewer elements than a block, all operands dense: in scratch.
+  void tail(char* frame, int64_t at, int64_t n) const {
+    char** B = block_pointers(frame);
+    for (const auto& use : group_.uses_) {
+      char* scratch = frame + use.scratch;
+      const char* data = B[use.operand] + at * use.size;
+      B[use.operand] = scratch;
+      if (!use.loaded) continue;
+      const size_t bytes = static_cast<size_t>(n) * use.size;
+      std::memcpy(scratch, data, bytes);
+      std::memset(scratch + bytes, 0, static_cast<size_t>(kernels_.lanes) * use.size - bytes);
+    }
+    kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
+    char* const* R = reinterpret_cast<char* const*>(frame);
+    for (const auto& use : group_.uses_) {
+      if (!use.stored) continue;
+      std::memcpy(R[use.operand] + at * use.size, frame + use.scratch,
+                  static_cast<size_t>(n) * use.size);
+    }
+  }
+
+  // ---- strided operands: block by block ----
+
+  // The space with as few dimensions as the strides allow. Strides of the uses in order.
+  void collapse() {
+    const int rank = binding_.rank;
+    if (rank > kMaxRank) throw Error("more than 64 dimensions");
+    const auto uses = group_.uses_.size();
+    strides_.resize(uses * static_cast<size_t>(std::max(rank, 1)));
+    const auto stride = [&](size_t use, int d) {
+      return binding_.strides[group_.uses_[use].operand * rank + d];
+    };
+    rank_ = 0;
+    for (int d = 0; d < rank; ++d) {
+      const int64_t size = binding_.sizes[d];
+      if (size == 1) continue;
+      bool merge = rank_ > 0;
+      for (size_t u = 0; merge && u < uses; ++u) {
+        if (!group_.uses_[u].strided) continue;
+        merge = strides_[u * kStep(rank) + rank_ - 1] == stride(u, d) * size;
+      }
+      if (!merge) sizes_[rank_++] = 1;
+      sizes_[rank_ - 1] *= size;
+      for (size_t u = 0; u < uses; ++u) strides_[u * kStep(rank) + rank_ - 1] = stride(u, d);
+    }
+    step_ = kStep(rank);
+    if (rank_ == 0) {
+      sizes_[rank_++] = 1;
+      for (size_t u = 0; u < uses; ++u) strides_[u * step_] = 0;
+    }
+  }
+  static size_t kStep(int rank) { return static_cast<size_t>(std::max(rank, 1)); }
+
+  void strided_range(char* frame, int64_t begin, int64_t end) const {
+    int64_t position[kMaxRank];
+    int64_t rest = begin;
+    for (int d = rank_ - 1; d >= 0; --d) {
+      position[d] = rest % sizes_[d];
+      rest /= sizes_[d];
+    }
+    char* const* R = reinterpret_cast<char* const*>(frame);
+    char** B = block_pointers(frame);
+    for (int64_t at = begin; at < end; at += kernels_.lanes) {
+      const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
+      for (size_t u = 0; u < group_.uses_.size(); ++u) {
+        const auto& use = group_.uses_[u];
+        B[use.operand] = place_block(frame, R, u, at, n, position);
+      }
+      kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
+      for (size_t u = 0; u < group_.uses_.size(); ++u) {
+        const auto& use = group_.uses_[u];
+        char* scratch = frame + use.scratch;
+        if (!use.stored || B[use.operand] != scratch) continue;
+        if (use.strided) {
+          walk(u, R[use.operand], n, position,
+               [&](char* data, int64_t stride, int64_t done, int64_t run) {
+                 copy_strided(data, stride, scratch + done * use.size, use.size, run, use.size);
+               });
+        } else {
+          std::memcpy(R[use.operand] + at * use.size, scratch, static_cast<size_t>(n) * use.size);
+        }
+      }
+      advance(position, n);
+    }
+  }
+
+  // Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
+  char* place_block(char* frame, char* const* R, size_t u, int64_t at, int64_t n,
+                    const int64_t* position) const {
+    const auto& use = group_.uses_[u];
+    char* scratch = frame + use.scratch;
+    const bool full = n == kernels_.lanes;
+    if (!use.strided) {
+      char* data = R[use.operand] + at * use.size;
+      if (full) return data;
+      if (use.loaded) std::memcpy(scratch, data, static_cast<size_t>(n) * use.size);
+    } else {
+      const int64_t left = sizes_[rank_ - 1] - position[rank_ - 1];
+      if (full && left >= n && strides_[u * step_ + rank_ - 1] == use.size) {
+        return R[use.operand] + offset(u, position);
+      }
+      if (use.loaded) {
+        walk(u, R[use.operand], n, position,
+             [&](const char* data, int64_t stride, int64_t done, int64_t run) {
+               copy_strided(scratch + done * use.size, use.size, data, stride, run, use.size);
+             });
+      }
+    }
+    if (use.loaded && !full) {
+      std::memset(scratch + n * use.size, 0, static_cast<size_t>(kernels_.lanes - n) * use.size);
+    }
+    return scratch;
+  }
+
+  int64_t offset(size_t u, const int64_t* position) const {
+    int64_t bytes = 0;
+    for (int d = 0; d < rank_; ++d) bytes += position[d] * strides_[u * step_ + d];
+    return bytes;
+  }
+
+  // Calls body(address, stride, elements before, elements) for each piece of a row in the block.
+  template <class Body>
+  void walk(size_t u, char* base, int64_t n, const int64_t* position, Body&& body) const {
+    int64_t here[kMaxRank];
+    std::copy_n(position, rank_, here);
+    const int inner = rank_ - 1;
+    const int64_t stride = strides_[u * step_ + inner];
+    for (int64_t done = 0; done < n;) {
+      const int64_t run = std::min(sizes_[inner] - here[inner], n - done);
+      body(base + offset(u, here), stride, done, run);
+      done += run;
+      advance(here, run);
+    }
+  }
+
+  void advance(int64_t* position, int64_t n) const {
+    for (int d = rank_ - 1; d >= 0; --d) {
+      position[d] += n;
+      if (position[d] < sizes_[d]) return;
+      n = position[d] / sizes_[d];
+      position[d] %= sizes_[d];
+    }
+  }
+
+  void choose_streams() {
+    if (group_.strided_) return;
+    int64_t bytes = 0;
+    for (const auto& use : group_.uses_) bytes += use.size * binding_.count;
+    if (bytes < (int64_t{1} << 20)) return;
+    for (const auto& use : group_.uses_) {
+      if (stream_count_ == kMaxStreams) break;
+      streams_[stream_count_++] = {use.operand, use.size, kPrefetchDistance};
+    }
+  }
+
+  static constexpr int kMaxStreams = 16;
+
+  const CompiledGroup& group_;
+  const Binding& binding_;
+  const ClassKernels& kernels_;
+  const long size_;      // of the class's elements
+  const unsigned mode_;  // of floating point, in the calling thread
+  std::atomic<int64_t> next_{0};
+  char* frames_ = nullptr;
+  Stream streams_[kMaxStreams];
+  int stream_count_ = 0;
+  int rank_ = 0;
+  size_t step_ = 1;  // of strides_, from one use to the next
+  int64_t sizes_[kMaxRank];
+  std::vector<int64_t> strides_;
+};
+
+void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel) {
+  if (binding.count <= 0) return;
+  GroupRun(group, binding).run(parallel);
+}
+
+}  // namespace hologram::cpu

@@ -1,0 +1,65 @@
+// Fusion groups on a CPU: compiled once to threaded code of precompiled instructions, run with the
+// addresses of each flush.
+//
+// Results have the same bits on every instruction set and with any number of threads, and are those
+// of the group's nodes run one by one through memory (NaN payloads excepted).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "atlas/group.h"
+#include "cpu/executor_code.h"
+#include "cpu/system.h"
+
+namespace hologram::cpu {
+
+// Where threads come from. The default is the calling thread alone.
+struct Parallel {
+  virtual ~Parallel() = default;
+  virtual int threads() const { return 1; }
+  // Calls body(context, i) for each i below `tasks`, in any order and on any thread, and waits.
+  // `body` does not throw.
+  virtual void run(int tasks, void (*body)(void*, int), void* context) {
+    for (int i = 0; i < tasks; ++i) body(context, i);
+  }
+};
+Parallel& serial();
+
+// A group as code; immutable, usable from any thread.
+class CompiledGroup {
+ private:
+  friend class GroupCompiler;
+  friend class GroupRun;
+
+  struct Use {  // of an operand that is not a scalar
+    uint16_t operand;
+    uint8_t size;  // of an element
+    bool strided, loaded, stored;
+    uint32_t scratch;  // offset in the frame of a block's elements
+  };
+  struct ScalarUse {  // a scalar operand that has to be converted
+    uint16_t operand;
+    DType from, to;
+  };
+
+  const ClassKernels* kernels_ = nullptr;
+  ComputeClass class_ = ComputeClass::f32;
+  std::vector<Instruction> code_;
+  std::vector<Use> uses_;
+  std::vector<ScalarUse> scalars_;
+  int operands_ = 0;
+  bool strided_ = false;     // some use is
+  uint32_t frame_size_ = 0;  // bytes: pointers, scalars, slots, scratch
+  uint32_t slots_ = 0, scalars_at_ = 0;
+};
+
+// Throws Error for a group that breaks the rules of atlas/group.h or that this executor cannot
+// compute. `isa` has to be one that this processor has.
+std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
+
+// Reserves what it needs before the first store; throws OutOfMemory or Error only then.
+void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel = serial());
+
+}  // namespace hologram::cpu

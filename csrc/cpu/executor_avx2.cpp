@@ -1,0 +1,39 @@
+// The group executor's instructions for avx2.
+#if defined(__x86_64__)
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/executor_code.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC target("avx2")
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
+#endif
+// What is included from here on consists of templates over the width of a register.
+#include "cpu/executor_kernels.h"
+
+namespace hologram::cpu {
+
+const GroupKernels& avx2_kernels() {
+  static const auto& kernels = *[] {
+    auto* made = new GroupKernels;
+    make_kernels<32>(*made);
+    return made;
+  }();
+  return kernels;
+}
+
+}  // namespace hologram::cpu
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

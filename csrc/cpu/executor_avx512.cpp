@@ -1,0 +1,44 @@
+// The group executor's instructions for avx512.
+#if defined(__x86_64__)
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/executor_code.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC's own _mm512_undefined_ps
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+// What is included from here on consists of templates over the width of a register.
+#include "cpu/executor_kernels.h"
+
+namespace hologram::cpu {
+
+const GroupKernels& avx512_kernels() {
+  static const auto& kernels = *[] {
+    auto* made = new GroupKernels;
+    make_kernels<64>(*made);
+    return made;
+  }();
+  return kernels;
+}
+
+}  // namespace hologram::cpu
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

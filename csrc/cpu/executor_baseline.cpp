@@ -1,0 +1,28 @@
+// The group executor's instructions for the baseline.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/executor_code.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
+#endif
+// What is included from here on consists of templates over the width of a register.
+#include "cpu/executor_kernels.h"
+
+namespace hologram::cpu {
+
+const GroupKernels& baseline_kernels() {
+  static const auto& kernels = *[] {
+    auto* made = new GroupKernels;
+    make_kernels<16>(*made);
+    return made;
+  }();
+  return kernels;
+}
+
+}  // namespace hologram::cpu

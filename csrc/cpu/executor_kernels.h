@@ -1,0 +1,424 @@
+// The instructions of the group executor, for one width of vector register.
+//
+// Included by one source file per instruction set, which includes the headers of others first and
+// then selects the target: no code shared with other files may be compiled for the wider set.
+//
+// Code is threaded: an instruction works on the accumulator - eight vector registers, which are
+// arguments - and ends with a call of the next one in tail position. R is the frame's pointers,
+// `off` how many bytes of T before the current block have been worked on.
+
+#include "cpu/convert.h"
+#include "cpu/math.h"
+
+namespace hologram::cpu {
+
+#define HOLOGRAM_STATE \
+  const Instruction *ip, char *const *R, long off, V a0, V a1, V a2, V a3, V a4, V a5, V a6, V a7
+#if defined(__has_attribute)
+#if __has_attribute(musttail)
+#define HOLOGRAM_TAIL [[clang::musttail]] return
+#endif
+#endif
+#if !defined(HOLOGRAM_TAIL)
+#define HOLOGRAM_TAIL return
+#endif
+#define HOLOGRAM_NEXT \
+  HOLOGRAM_TAIL reinterpret_cast<Code>(ip[1].code)(ip + 1, R, off, a0, a1, a2, a3, a4, a5, a6, a7)
+
+// Lanes of the class T in memory as elements of D.
+template <class T, DType dtype, int W>
+struct Lanes {
+  using Vec = Simd<T, W>;
+  using D = Element<dtype>;
+  static constexpr int kLanes = Vec::kLanes;
+  static constexpr bool kSlow = true;  // lane by lane
+
+  // The vector `k` of the block at p.
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+    p += k * kLanes * static_cast<int>(sizeof(D));
+    Vec r;
+    for (int i = 0; i < kLanes; ++i) {
+      D x;
+      __builtin_memcpy(&x, p + i * static_cast<int>(sizeof(D)), sizeof x);
+      r.v[i] = convert<T>(x);
+    }
+    return r;
+  }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+    p += k * kLanes * static_cast<int>(sizeof(D));
+    for (int i = 0; i < kLanes; ++i) {
+      const D y = convert<D>(static_cast<T>(x.v[i]));
+      __builtin_memcpy(p + i * static_cast<int>(sizeof(D)), &y, sizeof y);
+    }
+  }
+  // The value that storing and loading leaves.
+  HOLOGRAM_INLINE static Vec round(Vec x) {
+    for (int i = 0; i < kLanes; ++i) x.v[i] = convert<T>(convert<D>(static_cast<T>(x.v[i])));
+    return x;
+  }
+};
+
+// The class's own dtype.
+template <class T, int W>
+struct SameLanes {
+  using Vec = Simd<T, W>;
+  static constexpr bool kSlow = false;
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) { return load_lanes<T, W>(p + k * W); }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) { store_lanes(p + k * W, x); }
+  HOLOGRAM_INLINE static Vec round(Vec x) { return x; }
+};
+template <int W>
+struct Lanes<float, DType::f32, W> : SameLanes<float, W> {};
+template <int W>
+struct Lanes<double, DType::f64, W> : SameLanes<double, W> {};
+template <int W>
+struct Lanes<int64_t, DType::i64, W> : SameLanes<int64_t, W> {};
+
+// 16-bit words, one in each lane of 32 bits.
+template <int W>
+HOLOGRAM_INLINE Simd<uint32_t, W> load_words(const char* p, int k) {
+  typedef uint16_t Words __attribute__((vector_size(W / 2)));
+  Words words;
+  __builtin_memcpy(&words, p + k * (W / 2), sizeof words);
+  return __builtin_convertvector(words, Native<uint32_t, W>);
+}
+template <int W>
+HOLOGRAM_INLINE void store_words(char* p, int k, Simd<uint32_t, W> x) {
+  typedef uint16_t Words __attribute__((vector_size(W / 2)));
+  const Words words = __builtin_convertvector(x.v, Words);
+  __builtin_memcpy(p + k * (W / 2), &words, sizeof words);
+}
+
+template <int W>
+struct Lanes<float, DType::bf16, W> {
+  using Vec = Simd<float, W>;
+  static constexpr bool kSlow = false;
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+    return from_bf16_bits(load_words<W>(p, k));
+  }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+    store_words(p, k, bf16_bits(round_to_bf16(x)));
+  }
+  HOLOGRAM_INLINE static Vec round(Vec x) { return round_to_bf16(x); }
+};
+
+template <int W>
+struct Lanes<float, DType::f16, W> {
+  using Vec = Simd<float, W>;
+  static constexpr bool kSlow = false;
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+#if defined(__x86_64__)
+    if constexpr (W == 64) {
+      __m256i words;
+      __builtin_memcpy(&words, p + k * (W / 2), sizeof words);
+      return Vec(_mm512_cvtph_ps(words));
+    }
+#endif
+    return from_f16_bits(load_words<W>(p, k));
+  }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+#if defined(__x86_64__)
+    if constexpr (W == 64) {
+      const __m256i words = _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      __builtin_memcpy(p + k * (W / 2), &words, sizeof words);
+      return;
+    }
+#endif
+    store_words(p, k, f16_bits(round_to_f16(x)));
+  }
+  HOLOGRAM_INLINE static Vec round(Vec x) {
+#if defined(__x86_64__)
+    if constexpr (W == 64) {
+      return Vec(
+          _mm512_cvtph_ps(_mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)));
+    }
+#endif
+    return round_to_f16(x);
+  }
+};
+
+// Bytes that are zero or not.
+template <class T, int W>
+struct BoolLanes {
+  using Vec = Simd<T, W>;
+  static constexpr bool kSlow = false;
+  static constexpr int kLanes = Vec::kLanes;
+  using Wide = Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W>;
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+    Bytes bytes;
+    __builtin_memcpy(&bytes, p + k * kLanes, sizeof bytes);
+    const Wide wide = __builtin_convertvector(bytes, Wide);
+    return wide != 0 ? Vec(1).v : Vec(0).v;
+  }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+    const Wide wide = x.v != Vec(0).v ? Wide{} + 1 : Wide{};
+    const Bytes bytes = __builtin_convertvector(wide, Bytes);
+    __builtin_memcpy(p + k * kLanes, &bytes, sizeof bytes);
+  }
+  HOLOGRAM_INLINE static Vec round(Vec x) { return select(x != Vec(0), Vec(1), Vec(0)); }
+};
+template <int W>
+struct Lanes<float, DType::b8, W> : BoolLanes<float, W> {};
+template <int W>
+struct Lanes<double, DType::b8, W> : BoolLanes<double, W> {};
+template <int W>
+struct Lanes<int64_t, DType::b8, W> : BoolLanes<int64_t, W> {};
+
+// Types of half a lane's size.
+template <class T, class D, int W>
+struct HalfLanes {
+  using Vec = Simd<T, W>;
+  static constexpr bool kSlow = false;
+  typedef D Half __attribute__((vector_size(W / 2)));
+  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+    Half half;
+    __builtin_memcpy(&half, p + k * (W / 2), sizeof half);
+    return Vec(__builtin_convertvector(half, typename Vec::V));
+  }
+  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+    const Half half = __builtin_convertvector(x.v, Half);
+    __builtin_memcpy(p + k * (W / 2), &half, sizeof half);
+  }
+  HOLOGRAM_INLINE static Vec round(Vec x) {
+    const Half half = __builtin_convertvector(x.v, Half);
+    return Vec(__builtin_convertvector(half, typename Vec::V));
+  }
+};
+template <int W>
+struct Lanes<double, DType::f32, W> : HalfLanes<double, float, W> {};
+template <int W>
+struct Lanes<int64_t, DType::i32, W> : HalfLanes<int64_t, int32_t, W> {};
+
+// Rows of the op table as functors.
+struct NoOperand {};
+#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity)           \
+  struct group_row_##name {                                                    \
+    static constexpr Op kOp = Op::name;                                        \
+    static constexpr int kArity = arity;                                       \
+    static constexpr DTypeSet kDTypes = dtypes;                                \
+    template <class T>                                                         \
+    HOLOGRAM_INLINE static T apply([[maybe_unused]] T x, [[maybe_unused]] T y, \
+                                   [[maybe_unused]] T z) {                     \
+      return expression;                                                       \
+    }                                                                          \
+  };
+HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+
+// Whether eight copies of the operation would be too much code.
+template <class T>
+constexpr bool is_heavy(Op op) {
+  if (std::is_same_v<T, int64_t>) return op == Op::mul || op == Op::clamp;
+  return (op >= Op::exp && op <= Op::pow) || op == Op::fma;
+}
+
+template <class T, int W>
+struct Instructions {
+  using Vec = Simd<T, W>;
+  using V = typename Vec::V;
+  using Code = void (*)(HOLOGRAM_STATE);
+  static constexpr int kLanes = 8 * Vec::kLanes;
+
+  template <class D = T>
+  HOLOGRAM_INLINE static char* address(const Reference& r, char* const* R, long off) {
+    long scaled = off;
+    if constexpr (sizeof(D) < sizeof(T)) scaled /= static_cast<long>(sizeof(T) / sizeof(D));
+    if constexpr (sizeof(D) > sizeof(T)) scaled *= static_cast<long>(sizeof(D) / sizeof(T));
+    return R[r.pointer] + r.offset + (scaled & r.mask);
+  }
+  HOLOGRAM_INLINE static Vec splat(const Reference& r, char* const* R) {
+    T x;
+    __builtin_memcpy(&x, R[r.pointer] + r.offset, sizeof x);
+    return Vec(x);
+  }
+
+  static void end(HOLOGRAM_STATE) {
+    (void)ip, (void)R, (void)off;
+    (void)a0, (void)a1, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7;
+  }
+
+  // a0..a7 = f(k, a) for each k: as a loop where eight copies would be too much code.
+#define HOLOGRAM_FOR_ALL(loop, f)                                                           \
+  if constexpr (loop) {                                                                     \
+    V a[8] = {a0, a1, a2, a3, a4, a5, a6, a7};                                              \
+    for (int k = 0; k < 8; ++k) a[k] = f(k, a[k]);                                          \
+    a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5], a6 = a[6], a7 = a[7]; \
+  } else {                                                                                  \
+    a0 = f(0, a0), a1 = f(1, a1), a2 = f(2, a2), a3 = f(3, a3);                             \
+    a4 = f(4, a4), a5 = f(5, a5), a6 = f(6, a6), a7 = f(7, a7);                             \
+  }
+
+  template <DType dtype>
+  static void load(HOLOGRAM_STATE) {
+    using L = Lanes<T, dtype, W>;
+    const char* p = address<Element<dtype>>(ip->x, R, off);
+#define HOLOGRAM_Y(k, a) L::load(p, k).v
+    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+  static void load_splat(HOLOGRAM_STATE) {
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = splat(ip->x, R).v;
+    HOLOGRAM_NEXT;
+  }
+  template <DType dtype>
+  static void store(HOLOGRAM_STATE) {
+    using L = Lanes<T, dtype, W>;
+    char* p = address<Element<dtype>>(ip->x, R, off);
+#define HOLOGRAM_Y(k, a) (L::store(p, k, a), a)
+    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+  template <DType dtype>
+  static void round(HOLOGRAM_STATE) {
+    using L = Lanes<T, dtype, W>;
+#define HOLOGRAM_Y(k, a) L::round(a).v
+    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+
+  // The accumulator as operand `place` of the row, y and z as the others in order.
+  template <class Row, int place>
+  HOLOGRAM_INLINE static V compute(V a, Vec y, Vec z) {
+    if constexpr (place == 0) {
+      return Row::template apply<Vec>(a, y, z).v;
+    } else if constexpr (place == 1) {
+      return Row::template apply<Vec>(y, a, z).v;
+    } else {
+      return Row::template apply<Vec>(y, z, a).v;
+    }
+  }
+  // One operand beside the accumulator.
+  template <DType dtype>
+  struct FromMemory {
+    using D = Element<dtype>;
+    HOLOGRAM_INLINE FromMemory(const Reference& r, char* const* R, long off)
+        : p(address<D>(r, R, off)) {}
+    HOLOGRAM_INLINE Vec get(int k, V) const { return Lanes<T, dtype, W>::load(p, k); }
+    const char* p;
+  };
+  struct FromSplat {
+    HOLOGRAM_INLINE FromSplat(const Reference& r, char* const* R, long) : v(splat(r, R)) {}
+    HOLOGRAM_INLINE Vec get(int, V) const { return v; }
+    Vec v;
+  };
+  struct FromSelf {  // the accumulator itself
+    HOLOGRAM_INLINE FromSelf(const Reference&, char* const*, long) {}
+    HOLOGRAM_INLINE Vec get(int, V a) const { return a; }
+  };
+
+  template <class Row, int place, class Y, class Z>
+  static void operate(HOLOGRAM_STATE) {
+    const Y y(ip->x, R, off);
+    const Z z(ip->y, R, off);
+#define HOLOGRAM_Y(k, a) compute<Row, place>(a, y.get(k, a), z.get(k, a))
+    HOLOGRAM_FOR_ALL(is_heavy<T>(Row::kOp), HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+
+  static constexpr DType kOwn = std::is_same_v<T, float>    ? DType::f32
+                                : std::is_same_v<T, double> ? DType::f64
+                                                            : DType::i64;
+  using Memory = FromMemory<kOwn>;
+
+  template <class Function>
+  static AnyCode any(Function* function) {
+    return reinterpret_cast<AnyCode>(function);
+  }
+
+  template <class Row>
+  static void add_row(ClassKernels& kernels) {
+    constexpr size_t op = static_cast<size_t>(Row::kOp);
+    if constexpr ((Row::kDTypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
+      return;
+    } else if constexpr (Row::kArity == 1) {
+      kernels.unary[op] = any(operate<Row, 0, FromSelf, FromSelf>);
+    } else if constexpr (Row::kArity == 2) {
+      auto& row = kernels.binary[op];
+      row[kMemory] = any(operate<Row, 0, Memory, FromSelf>);
+      row[kSplat] = any(operate<Row, 0, FromSplat, FromSelf>);
+      row[kSelf] = any(operate<Row, 0, FromSelf, FromSelf>);
+      row[kSwapped + kMemory] = any(operate<Row, 1, Memory, FromSelf>);
+      row[kSwapped + kSplat] = any(operate<Row, 1, FromSplat, FromSelf>);
+      if constexpr (std::is_same_v<T, float>) {
+        using MemoryBf16 = FromMemory<DType::bf16>;
+        using MemoryF16 = FromMemory<DType::f16>;
+        row[kMemoryBf16] = any(operate<Row, 0, MemoryBf16, FromSelf>);
+        row[kMemoryF16] = any(operate<Row, 0, MemoryF16, FromSelf>);
+        row[kSwapped + kMemoryBf16] = any(operate<Row, 1, MemoryBf16, FromSelf>);
+        row[kSwapped + kMemoryF16] = any(operate<Row, 1, MemoryF16, FromSelf>);
+      }
+    } else {
+      auto& row = kernels.ternary[op];
+      add_places<Row, 0>(row);
+      add_places<Row, 1>(row);
+      add_places<Row, 2>(row);
+    }
+  }
+  template <class Row, int place, class Table>
+  static void add_places(Table& row) {
+    row[place][0] = any(operate<Row, place, Memory, Memory>);
+    row[place][1] = any(operate<Row, place, FromSplat, Memory>);
+    row[place][2] = any(operate<Row, place, Memory, FromSplat>);
+    row[place][3] = any(operate<Row, place, FromSplat, FromSplat>);
+  }
+  template <DType dtype>
+  static void add_dtype(ClassKernels& kernels) {
+    kernels.load[static_cast<size_t>(dtype)] = any(load<dtype>);
+    kernels.store[static_cast<size_t>(dtype)] = any(store<dtype>);
+    kernels.round[static_cast<size_t>(dtype)] = any(round<dtype>);
+  }
+
+  // Blocks from byte `begin` of T to `end`, with the streams' memory fetched ahead.
+  static void run(const Instruction* code, char* const* R, long begin, long end,
+                  const Stream* streams, int stream_count) {
+    const V zero{};
+    for (long off = begin; off < end; off += 8 * W) {
+      for (int i = 0; i < stream_count; ++i) {
+        const Stream& s = streams[i];
+        const char* p = R[s.pointer] + off * s.size / static_cast<long>(sizeof(T)) + s.distance;
+        const char* stop = p + kLanes * s.size;
+        for (; p < stop; p += 64) __builtin_prefetch(p);
+      }
+      reinterpret_cast<Code>(code->code)(code, R, off, zero, zero, zero, zero, zero, zero, zero,
+                                         zero);
+    }
+  }
+
+  static ClassKernels make() {
+    ClassKernels kernels{};
+    kernels.lanes = kLanes;
+    kernels.own = kOwn;
+    kernels.load_splat = any(load_splat);
+    kernels.end = any(end);
+    kernels.run = run;
+    add_dtype<DType::b8>(kernels);
+    add_dtype<DType::u8>(kernels);
+    add_dtype<DType::i8>(kernels);
+    add_dtype<DType::i16>(kernels);
+    add_dtype<DType::i32>(kernels);
+    add_dtype<DType::i64>(kernels);
+    add_dtype<DType::f16>(kernels);
+    add_dtype<DType::bf16>(kernels);
+    add_dtype<DType::f32>(kernels);
+    add_dtype<DType::f64>(kernels);
+#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
+  add_row<group_row_##name>(kernels);
+    HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+    return kernels;
+  }
+};
+
+template <int W>
+void make_kernels(GroupKernels& kernels) {
+  kernels.classes[static_cast<size_t>(ComputeClass::f32)] = Instructions<float, W>::make();
+  kernels.classes[static_cast<size_t>(ComputeClass::f64)] = Instructions<double, W>::make();
+  kernels.classes[static_cast<size_t>(ComputeClass::i64)] = Instructions<int64_t, W>::make();
+}
+
+}  // namespace hologram::cpu
