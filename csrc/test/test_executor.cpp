@@ -1,5 +1,8 @@
 #include "cpu/executor.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -61,19 +64,28 @@ struct Builder {
   }
 };
 
-// Memory of exactly some bytes, so that the sanitizer sees what is touched beside it.
+// Memory of exactly some bytes between pages that may not be touched; it ends at the second.
 struct Memory {
-  explicit Memory(size_t bytes)
-      : data(static_cast<char*>(std::malloc(bytes + 1)) + 1), size(bytes) {
-    std::memset(data, 0, bytes);
+  explicit Memory(size_t bytes) : size(bytes) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t inside = (bytes + page - 1) / page * page;
+    mapped = inside + 2 * page;
+    base = static_cast<char*>(mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base + page, inside, PROT_READ | PROT_WRITE);
+    data = base + page + inside - bytes;
   }
   Memory(const Memory& other) : Memory(other.size) { std::memcpy(data, other.data, size); }
-  Memory(Memory&& other) noexcept : data(other.data), size(other.size) { other.data = nullptr; }
-  ~Memory() {
-    if (data != nullptr) std::free(data - 1);
+  Memory(Memory&& other) noexcept
+      : data(other.data), size(other.size), base(other.base), mapped(other.mapped) {
+    other.base = nullptr;
   }
-  char* data;  // odd: nothing may rely on alignment
+  ~Memory() {
+    if (base != nullptr) munmap(base, mapped);
+  }
+  char* data;
   size_t size;
+  char* base;
+  size_t mapped;
 };
 
 using Random = std::mt19937_64;
@@ -618,4 +630,183 @@ TEST(executor_fused_is_one_by_one_bit_for_bit) {
     if (!compare_scenes(actual, expected, group, "one by one")) return;
   }
   CHECK(run > 5 * refused);
+}
+
+namespace {
+
+struct Threads : Parallel {
+  int threads() const override { return 4; }
+  void run(int tasks, void (*body)(void*, int), void* context) override {
+    std::vector<std::thread> all;
+    for (int i = 0; i < tasks; ++i) all.emplace_back(body, context, i);
+    for (std::thread& thread : all) thread.join();
+  }
+};
+
+}  // namespace
+
+TEST(executor_threads_share_the_work) {
+  Random random(5);
+  Threads threads;
+  for (const int64_t count : {32'767, 32'768, 100'001, 131'072}) {
+    for (const Layout layout : {Layout::dense, Layout::strided}) {
+      Builder b(ComputeClass::f32);
+      const uint16_t x = b.load(b.operand(DType::f32, layout));
+      const uint16_t y = b.load(b.operand(DType::bf16), DType::f32);
+      const uint16_t s = b.load(b.operand(DType::f64, Layout::scalar), DType::f32);
+      const uint16_t e = b.op(Op::maximum, DType::f32, x, y);
+      b.store(b.op(Op::add, DType::f32, b.op(Op::mul, DType::f32, e, s), e), b.operand(DType::f32));
+      if (!check_group(b.group, make_scene(b.group, {count}, random), "threads", threads)) return;
+    }
+  }
+}
+
+#if defined(__x86_64__)
+TEST(executor_threads_flush_denormals_as_the_caller) {
+  Threads threads;
+  Builder b(ComputeClass::f32);
+  const uint16_t x = b.load(b.operand(DType::f32));
+  b.store(b.op(Op::mul, DType::f32, x, b.immediate(DType::f32)), b.operand(DType::f32));
+  const auto code = compile(b.group);
+  std::vector<float> in(100'000, 0x1p-126f), out(in.size());
+  const uint64_t half = std::bit_cast<uint32_t>(0.5f);
+  void* operands[] = {in.data(), out.data()};
+  const Binding binding{operands, &half, static_cast<int64_t>(in.size()), 0, nullptr, nullptr};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);
+  cpu::run(*code, binding, threads);
+  _mm_setcsr(before);
+  CHECK(std::all_of(out.begin(), out.end(), [](float y) { return y == 0; }));
+  cpu::run(*code, binding, threads);
+  CHECK(std::all_of(out.begin(), out.end(), [](float y) { return y == 0x1p-127f; }));
+}
+#endif
+
+TEST(executor_refuses_what_breaks_the_rules) {
+  const auto refused = [](const Group& group, const char* part) {
+    CHECK_THROWS(compile(group), Error, part);
+  };
+  Builder b(ComputeClass::f32);
+  const uint16_t o = b.operand(DType::f32), out = b.operand(DType::f32);
+  const uint16_t x = b.load(o);
+  b.store(x, out);
+  {
+    Builder c = b;
+    c.op(Op::add, DType::f32, x, 9);
+    refused(c.group, "earlier value");
+  }
+  {
+    Builder c = b;
+    c.op(Op::add, DType::f64, x, x);
+    refused(c.group, "dtype");
+  }
+  {
+    Builder c = b;
+    c.op(Op::eq, DType::f32, x, x);
+    refused(c.group, "b8");
+  }
+  {
+    Builder c = b;
+    c.op(Op::logical_not, DType::b8, x);
+    refused(c.group, "b8");
+  }
+  {
+    Builder c = b;
+    c.store(x, c.operand(DType::f32, Layout::scalar));
+    refused(c.group, "scalar");
+  }
+  {
+    Builder c = b;
+    c.load(7, DType::f32);
+    refused(c.group, "operand");
+  }
+  {
+    Builder c = b;
+    c.operand(DType::c64);
+    refused(c.group, "dtype");
+  }
+  {
+    Builder c(ComputeClass::i64);
+    const uint16_t i = c.load(c.operand(DType::i64));
+    c.op(Op::exp, DType::i64, i);
+    refused(c.group, "operation");
+  }
+  {
+    Builder c = b;
+    c.load(c.operand(DType::f64), DType::b8);
+    refused(c.group, "conversion");
+  }
+}
+
+namespace {
+
+// bf16 or f16 nearest to x by arithmetic: `bits` of the significand, exponents from `least`.
+double nearest(double x, int bits, int least, double limit) {
+  if (std::isnan(x) || std::isinf(x) || x == 0) return x;
+  int exponent;
+  std::frexp(x, &exponent);
+  const double unit = std::ldexp(1.0, std::max(exponent - bits, least));
+  const double r = std::nearbyint(x / unit) * unit;
+  return std::fabs(r) >= limit ? std::copysign(HUGE_VAL, x) : std::copysign(r, x);
+}
+
+}  // namespace
+
+TEST(executor_rounds_halves_to_nearest_even) {
+  // All halves, everything between two of them that matters, and random bits.
+  std::vector<float> in;
+  for (uint32_t h = 0; h < 65536; ++h) {
+    const float b = convert<float>(Bf16{static_cast<uint16_t>(h)});
+    const float f = convert<float>(F16{static_cast<uint16_t>(h)});
+    const uint32_t bits = h << 16;
+    for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      in.push_back(std::bit_cast<float>(bits | low));
+    }
+    in.push_back(b);
+    in.push_back(f);
+    const float next = convert<float>(F16{static_cast<uint16_t>(h + 1)});
+    const float middle = static_cast<float>((static_cast<double>(f) + next) / 2);
+    in.push_back(middle);
+    in.push_back(std::nextafter(middle, HUGE_VALF));
+    in.push_back(std::nextafter(middle, -HUGE_VALF));
+  }
+  Random random(6);
+  for (int i = 0; i < 300'000; ++i) {
+    in.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  }
+  Builder b(ComputeClass::f32);
+  const uint16_t x = b.load(b.operand(DType::f32));
+  const uint16_t h = b.cast(x, DType::bf16), f = b.cast(x, DType::f16);
+  b.store(h, b.operand(DType::f32));
+  b.store(f, b.operand(DType::f32));
+  b.store(x, b.operand(DType::bf16));
+  b.store(x, b.operand(DType::f16));
+  std::vector<float> rounded[2] = {in, in};
+  std::vector<uint16_t> halves[2] = {std::vector<uint16_t>(in.size()),
+                                     std::vector<uint16_t>(in.size())};
+  void* operands[] = {in.data(), rounded[0].data(), rounded[1].data(), halves[0].data(),
+                      halves[1].data()};
+  const Binding binding{operands, nullptr, static_cast<int64_t>(in.size()), 0, nullptr, nullptr};
+  for (const Isa isa : sets()) {
+    cpu::run(*compile(b.group, isa), binding);
+    int wrong = 0;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const double expected[2] = {nearest(static_cast<double>(in[i]), 8, -133, 0x1p128),
+                                  nearest(static_cast<double>(in[i]), 11, -24, 65520)};
+      const float loaded[2] = {convert<float>(Bf16{halves[0][i]}),
+                               convert<float>(F16{halves[1][i]})};
+      for (int k = 0; k < 2; ++k) {
+        for (const float actual : {rounded[k][i], loaded[k]}) {
+          const auto e = static_cast<float>(expected[k]);
+          const bool same = std::isnan(e) ? std::isnan(actual)
+                                          : e == actual && std::signbit(e) == std::signbit(actual);
+          if (!same && wrong++ < 5) {
+            std::printf("  %s %s: %a -> %a, expected %a\n", isa_name(isa), k ? "f16" : "bf16",
+                        static_cast<double>(in[i]), static_cast<double>(actual), expected[k]);
+          }
+        }
+      }
+    }
+    CHECK_EQ(wrong, 0);
+  }
 }
