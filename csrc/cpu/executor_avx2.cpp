@@ -1,4 +1,4 @@
-// The group executor's instructions for avx2.
+// The group executor's instructions for AVX2.
 #if defined(__x86_64__)
 #include <cmath>
 #include <cstdint>
@@ -11,12 +11,9 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
-#pragma GCC target("avx2")
-#endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
+#pragma GCC target("avx2,fma")
 #endif
 // What is included from here on consists of templates over the width of a register.
 #include "cpu/executor_kernels.h"

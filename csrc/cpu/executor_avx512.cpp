@@ -1,4 +1,4 @@
-// The group executor's instructions for avx512.
+// The group executor's instructions for AVX-512.
 #if defined(__x86_64__)
 #include <cmath>
 #include <cstdint>
@@ -15,9 +15,6 @@
                              apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
-#endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC's own _mm512_undefined_ps

@@ -8,9 +8,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O2", "no-trapping-math")  // the sanitizers' -O1 has no tail calls
-#endif
 // What is included from here on consists of templates over the width of a register.
 #include "cpu/executor_kernels.h"
 

@@ -1,9 +1,10 @@
 // The op table's math functions, for lanes of f32 and f64 and for scalars.
 //
-// f32 is computed in f64 lanes: a relative error below 2^-31 before the one rounding, so results
-// are within 0.51 ulp, denormal results are rounded as any other, and no instruction set needs
-// tricks of its own (fused multiply-add is not used). f64 goes lane by lane to the C library.
-// Special values are those of C's functions. Results do not depend on the instruction set.
+// exp, log, tanh and sigmoid of f32 are computed in f32 with explicit fused multiply-adds, which
+// the baseline emulates (slowly): within 1.25 ulp. The other functions of f32 are computed in f64
+// lanes: a relative error below 2^-31 before the one rounding, so within 0.51 ulp. f64 goes lane by
+// lane to the C library. Special values are those of C's functions, denormal results are rounded as
+// any other. Results do not depend on the instruction set. (test/test_math.cpp prints the errors.)
 #pragma once
 
 #include <cmath>
@@ -77,21 +78,6 @@ struct Expm1Lanes {
   HOLOGRAM_INLINE static D apply(D x) {
     const auto e = exp_parts(x);
     return select(x == D(0), x, (e.scale - D(1)) + e.scale * e.fraction);
-  }
-};
-
-struct TanhLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const D e = Expm1Lanes::apply(x + x);  // in (-1, 2^289)
-    return e / (e + D(2));
-  }
-};
-
-struct SigmoidLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    return D(1) / (D(1) + ExpLanes::apply(-x));
   }
 };
 
@@ -182,8 +168,9 @@ HOLOGRAM_INLINE D sine(D x, unsigned quarter) {
                              -0.00019839201388559692, 2.717338055746829e-06);
   const D c = polynomial(z, 0.9999999999999444, -0.4999999999935047, 0.041666666543813194,
                          -0.001388888038869402, 2.4798927696218343e-05, -2.7173353546655085e-07);
-  const D y = select((turn & U(1)) == U(0), s, c);
-  return D::from_bits(y.bits() ^ ((turn & U(2)) << 62));
+  const U even = (turn & U(1)) - U(1);
+  const U y = (s.bits() & even) | (c.bits() & U(~even.v));
+  return D::from_bits(y ^ ((turn & U(2)) << 62));
 }
 
 struct SinLanes {
@@ -253,17 +240,173 @@ struct FmaLanes {
     const D s = p + z;
     const D b = s - p;
     const D error = (p - (s - b)) + (z - b);
-    const auto inexact = (error > D(0)) | (error < D(0));
-    const auto even = (s.bits() & U(1)) == U(0);
-    // Away from zero where the error has the sum's sign.
-    const auto away = ((error.bits() ^ s.bits()) >> 63) == U(0);
-    const U one(1);
-    const D moved = D::from_bits(select(away, s.bits() + one, s.bits() - one));
-    return select(inexact & even, moved, s);
+    const U inexact = (typename U::V)((error > D(0)) | (error < D(0))).v;
+    // Away from zero where the error has the sum's sign. No comparison of integers: SSE2 has none.
+    const U even = (s.bits() & U(1)) - U(1);
+    const U step = U(1) - (((error.bits() ^ s.bits()) >> 63) << 1);
+    return D::from_bits(s.bits() + (step & even & inexact));
   }
 };
 
-// ---- the functions of the op table ----
+// ---- in f32 lanes ----
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_fma(Simd<float, W> x, Simd<float, W> y, Simd<float, W> z) {
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    return Simd<float, W>(_mm512_fmadd_ps(x.v, y.v, z.v));
+  } else if constexpr (W == 32) {
+    return Simd<float, W>(_mm256_fmadd_ps(x.v, y.v, z.v));
+  }
+#endif
+  Simd<double, W> x0, x1, y0, y1, z0, z1;
+  widen(x, x0, x1);
+  widen(y, y0, y1);
+  widen(z, z0, z1);
+  return narrow(FmaLanes::apply(x0, y0, z0), FmaLanes::apply(x1, y1, z1));
+}
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_fma(Simd<double, W> x, Simd<double, W> y, Simd<double, W> z) {
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    return Simd<double, W>(_mm512_fmadd_pd(x.v, y.v, z.v));
+  } else if constexpr (W == 32) {
+    return Simd<double, W>(_mm256_fmadd_pd(x.v, y.v, z.v));
+  }
+#endif
+  for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::fma(x.v[i], y.v[i], z.v[i]);
+  return x;
+}
+
+template <class F>
+HOLOGRAM_INLINE F fused_polynomial(F, double c) {
+  return F(c);
+}
+template <class F, class... Rest>
+HOLOGRAM_INLINE F fused_polynomial(F x, double c, Rest... rest) {
+  return math_fma(fused_polynomial(x, rest...), x, F(c));
+}
+
+// exp(x) = 2^n * (1 + t); x in [-104, 89] or NaN.
+template <int W>
+struct FloatExp {
+  using F = Simd<float, W>;
+  using I = Simd<int32_t, W>;
+  F n_bits, n, t;  // n_bits: 1.5 * 2^23 + n
+
+  HOLOGRAM_INLINE explicit FloatExp(F x) {
+    n_bits = math_fma(x, F(0x1.715476p+0), F(0x1.8p23));
+    n = n_bits - F(0x1.8p23);
+    F r = math_fma(n, F(-0x1.62e43p-1), x);
+    r = math_fma(n, F(0x1.05c61p-29), r);
+    const F p =
+        fused_polynomial(r, 0.5, 0x1.555526p-3, 0x1.55553ep-5, 0x1.11d95p-7, 0x1.6cdef2p-10);
+    t = math_fma(r * r, p, r);
+  }
+  // y * 2^n with one rounding, for y about 1.
+  HOLOGRAM_INLINE F scale(F y) const {
+#if defined(__x86_64__)
+    if constexpr (W == 64) return F(_mm512_scalef_ps(y.v, n.v));
+#endif
+    const I i = (typename I::V)(n_bits.bits() - F(0x1.8p23).bits()).v;
+    const I a = i >> 1;
+    return y * power(a) * power(i - a);
+  }
+
+ private:
+  HOLOGRAM_INLINE static F power(I n) {
+    return F::from_bits((typename F::Bits::V)((n + I(127)) << 23).v);
+  }
+};
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_exp(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  x = select(x < F(-104), F(-104), x);
+  x = select(x > F(89), F(89), x);
+  const FloatExp<W> e(x);
+  return e.scale(F(1) + e.t);
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_tanh(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const F a = wrap_abs(x);
+  const F z = a * a;
+  const F near = math_fma(a * z,
+                          fused_polynomial(z, -0x1.555556p-2, 0x1.1110d8p-3, -0x1.ba02aap-5,
+                                           0x1.644a1ep-6, -0x1.0f1266p-7, 0x1.224fcep-9),
+                          a);
+  const F b = select(a > F(10), F(10), a);
+  const FloatExp<W> e(b + b);
+  const F far = F(1) - F(2) / (e.scale(F(1) + e.t) + F(1));
+  return with_sign(select(a < F(0.65), near, far), x);
+}
+
+// 1 / (1 + e) or e / (1 + e) with e = exp(-|x|), from e and 1 + e with the errors of their
+// rounding.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_sigmoid(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  F a = wrap_abs(x);
+  a = select(a > F(104), F(104), a);
+  const FloatExp<W> parts(-a);
+  const F one(1);
+  const F y = one + parts.t;
+  const F e = parts.scale(y), e_low = parts.scale(parts.t - (y - one));
+  const F d = one + e;
+  const F d_low = (e - (d - one)) + e_low;
+  const auto negative = x < F(0);
+  const F top = select(negative, e, one), top_low = select(negative, e_low, F(0));
+  const F inverse = one / d;
+  const F q = top * inverse;
+  const F rest = math_fma(-q, d_low, math_fma(-q, d, top) + top_low);
+  return math_fma(rest, inverse, q);
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_log(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  using U = typename F::Bits;
+  const auto small = x < F(0x1p-126);
+  const U bits = select(small, x * F(0x1p23), x).bits();
+  const F biased = F::from_bits((bits >> 23) | U(0x4b000000));  // 2^23 + exponent
+  const F m = F::from_bits((bits & U(0x007fffff)) | U(0x3f800000));
+  const auto high = m > F(0x1.6a09e6p+0);
+  const F f = select(high, m * F(0.5), m) - F(1);
+  F e = biased - select(small, F(0x1p23 + 127 + 23), F(0x1p23 + 127));
+  e = select(high, e + F(1), e);
+  const F z = f * f;
+  F y =
+      f * z *
+      fused_polynomial(f, 0x1.555554p-2, -0x1.fffffcp-3, 0x1.999d5ap-3, -0x1.555b4ap-3,
+                       0x1.23d21ap-3, -0x1.fcf4c6p-4, 0x1.dea282p-4, -0x1.d635bcp-4, 0x1.1d8ea6p-4);
+  y = math_fma(e, F(-0x1.05c61p-29), y);
+  y = math_fma(z, F(-0.5), y) + f;
+  return log_domain(x, math_fma(e, F(0x1.62e43p-1), y));
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_exp(Simd<double, W> x) {
+  for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::exp(x.v[i]);
+  return x;
+}
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_log(Simd<double, W> x) {
+  for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::log(x.v[i]);
+  return x;
+}
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_tanh(Simd<double, W> x) {
+  for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::tanh(x.v[i]);
+  return x;
+}
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_sigmoid(Simd<double, W> x) {
+  return Simd<double, W>(1) / (Simd<double, W>(1) + math_exp(-x));
+}
+
+// ---- the other functions of the op table ----
 
 template <class Function, int W>
 HOLOGRAM_INLINE Simd<float, W> by_doubles(Simd<float, W> x) {
@@ -282,24 +425,12 @@ HOLOGRAM_INLINE Simd<float, W> by_doubles(Simd<float, W> x) {
     for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::name(x.v[i]);    \
     return x;                                                      \
   }
-HOLOGRAM_MATH(exp, ExpLanes)
 HOLOGRAM_MATH(exp2, Exp2Lanes)
 HOLOGRAM_MATH(expm1, Expm1Lanes)
-HOLOGRAM_MATH(log, LogLanes)
 HOLOGRAM_MATH(log2, Log2Lanes)
 HOLOGRAM_MATH(log1p, Log1pLanes)
-HOLOGRAM_MATH(tanh, TanhLanes)
 HOLOGRAM_MATH(erf, ErfLanes)
 #undef HOLOGRAM_MATH
-
-template <int W>
-HOLOGRAM_INLINE Simd<float, W> math_sigmoid(Simd<float, W> x) {
-  return by_doubles<SigmoidLanes>(x);
-}
-template <int W>
-HOLOGRAM_INLINE Simd<double, W> math_sigmoid(Simd<double, W> x) {
-  return Simd<double, W>(1) / (Simd<double, W>(1) + math_exp(-x));
-}
 
 template <int W>
 HOLOGRAM_INLINE bool any(LaneMask<4, W> mask) {
@@ -372,26 +503,6 @@ HOLOGRAM_INLINE Simd<float, W> math_pow(Simd<float, W> x, Simd<float, W> y) {
 template <int W>
 HOLOGRAM_INLINE Simd<double, W> math_pow(Simd<double, W> x, Simd<double, W> y) {
   for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::pow(x.v[i], y.v[i]);
-  return x;
-}
-
-template <int W>
-HOLOGRAM_INLINE Simd<float, W> math_fma(Simd<float, W> x, Simd<float, W> y, Simd<float, W> z) {
-#if defined(__x86_64__)
-  if constexpr (W == 64) return Simd<float, W>(_mm512_fmadd_ps(x.v, y.v, z.v));
-#endif
-  Simd<double, W> x0, x1, y0, y1, z0, z1;
-  widen(x, x0, x1);
-  widen(y, y0, y1);
-  widen(z, z0, z1);
-  return narrow(FmaLanes::apply(x0, y0, z0), FmaLanes::apply(x1, y1, z1));
-}
-template <int W>
-HOLOGRAM_INLINE Simd<double, W> math_fma(Simd<double, W> x, Simd<double, W> y, Simd<double, W> z) {
-#if defined(__x86_64__)
-  if constexpr (W == 64) return Simd<double, W>(_mm512_fmadd_pd(x.v, y.v, z.v));
-#endif
-  for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::fma(x.v[i], y.v[i], z.v[i]);
   return x;
 }
 

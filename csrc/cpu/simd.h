@@ -82,7 +82,14 @@ struct Simd {
 
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> select(typename Simd<E, W>::Mask c, Simd<E, W> a, Simd<E, W> b) {
-  return c.v ? a.v : b.v;
+  if constexpr (W ==
+                16) {  // else GCC compares the mask with zero again, lane by lane without SSE4.1
+    using V = typename Simd<E, W>::V;
+    using M = decltype(c.v);
+    return (V)(((M)a.v & c.v) | ((M)b.v & ~c.v));
+  } else {
+    return c.v ? a.v : b.v;
+  }
 }
 
 // The op table's helpers (atlas/scalar.h) for lanes, beside those for scalars. Integers wrap.

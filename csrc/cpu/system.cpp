@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "atlas/error.h"
 
 namespace hologram::cpu {
 namespace {
@@ -92,24 +95,45 @@ size_t physical_memory() {
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
+// From the narrowest to the widest.
+std::vector<Isa> processor_isas() {
+#if defined(__x86_64__)
+  std::vector<Isa> sets = {Isa::baseline};
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return sets;
+  sets.push_back(Isa::avx2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    sets.push_back(Isa::avx512);
+  }
+  return sets;
+#elif defined(__aarch64__)
+  return {Isa::baseline, Isa::neon};
+#else
+  return {Isa::baseline};
+#endif
+}
+
 }  // namespace
 
-Isa best_isa() noexcept {
-#if defined(__x86_64__)
+Isa best_isa() {
   static const Isa best = [] {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return Isa::avx512;
-    }
-    return __builtin_cpu_supports("avx2") ? Isa::avx2 : Isa::baseline;
+    const char* wanted = std::getenv("HOLOGRAM_CPU_ISA");
+    return choose_isa(wanted == nullptr ? "" : wanted);
   }();
   return best;
-#elif defined(__aarch64__)
-  return Isa::neon;
-#else
-  return Isa::baseline;
-#endif
+}
+
+Isa choose_isa(std::string_view wanted) {
+  const std::vector<Isa> sets = processor_isas();
+  if (wanted.empty()) return sets.back();
+  std::string names;
+  for (const Isa isa : sets) {
+    if (wanted == isa_name(isa)) return isa;
+    names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  }
+  throw Error("HOLOGRAM_CPU_ISA is '" + std::string(wanted) +
+              "', but the instruction sets of this processor are: " + names);
 }
 
 const char* isa_name(Isa isa) noexcept {

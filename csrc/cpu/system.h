@@ -3,13 +3,18 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace hologram::cpu {
 
 enum class Isa { baseline, avx2, avx512, neon };
 
-// The widest instruction set that this processor has and this build has kernels for.
-Isa best_isa() noexcept;
+// The widest instruction set that this processor has and this build has kernels for, or what
+// HOLOGRAM_CPU_ISA says at the first call: "baseline", "avx2", "avx512" or "neon". Throws Error if
+// that is another word, or more than this processor has.
+Isa best_isa();
+// What best_isa gives for this value of the variable, empty for none.
+Isa choose_isa(std::string_view wanted);
 const char* isa_name(Isa isa) noexcept;
 
 std::string processor_name();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "atlas/error.h"
 #include "check.h"
 #include "cpu/allocator.h"
 #include "cpu/backend.h"
@@ -20,6 +21,25 @@ TEST(system_facts_are_plausible) {
   CHECK(cpu::available_memory() <= cpu::total_memory());
   CHECK(cpu::usable_cores() >= 1);
   CHECK(cpu::usable_cores() <= sysconf(_SC_NPROCESSORS_CONF));
+}
+
+TEST(system_instruction_set_can_be_chosen) {
+  CHECK(cpu::choose_isa("baseline") == cpu::Isa::baseline);
+  CHECK_THROWS(cpu::choose_isa("sse9"), Error, "HOLOGRAM_CPU_ISA is 'sse9'");
+#if defined(__x86_64__)
+  CHECK_THROWS(cpu::choose_isa("neon"), Error, "of this processor are: baseline");
+#endif
+  CHECK_EQ(check::run_again("isa_is_the_baseline", {"HOLOGRAM_CPU_ISA=baseline"}), "exit 0");
+  CHECK_EQ(check::run_again("isa_is_refused", {"HOLOGRAM_CPU_ISA=AVX2"}), "exit 0");
+}
+
+SUBPROCESS_TEST(isa_is_the_baseline) {
+  CHECK(cpu::best_isa() == cpu::Isa::baseline);
+}
+
+SUBPROCESS_TEST(isa_is_refused) {
+  CHECK_THROWS(cpu::best_isa(), Error, "AVX2");
+  CHECK_THROWS(cpu::best_isa(), Error, "AVX2");
 }
 
 TEST(system_segments_are_aligned_and_zero) {

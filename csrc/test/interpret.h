@@ -1,0 +1,126 @@
+// What a fusion group means, element by element: the reference for executors.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "atlas/group.h"
+#include "cpu/convert.h"
+#include "cpu/math.h"
+
+namespace hologram::cpu {
+
+// body.operator()<D>() with the element type of `dtype`.
+template <class Body>
+void with_element(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::b8: body.template operator()<bool>(); break;
+    case DType::u8: body.template operator()<uint8_t>(); break;
+    case DType::i8: body.template operator()<int8_t>(); break;
+    case DType::i16: body.template operator()<int16_t>(); break;
+    case DType::i32: body.template operator()<int32_t>(); break;
+    case DType::i64: body.template operator()<int64_t>(); break;
+    case DType::f16: body.template operator()<F16>(); break;
+    case DType::bf16: body.template operator()<Bf16>(); break;
+    case DType::f32: body.template operator()<float>(); break;
+    case DType::f64: body.template operator()<double>(); break;
+    default: break;
+  }
+}
+
+template <class T>
+T interpret_op(Op op, [[maybe_unused]] T x, [[maybe_unused]] T y, [[maybe_unused]] T z) {
+  constexpr DTypeSet mine =
+      dtype_bit(DType::b8) | dtype_bit(std::is_same_v<T, float>    ? DType::f32
+                                       : std::is_same_v<T, double> ? DType::f64
+                                                                   : DType::i64);
+  switch (op) {
+#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
+  case Op::name:                                                     \
+    if constexpr (((dtypes)&mine) != 0) return expression;           \
+    break;
+    HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+  }
+  return T(0);
+}
+
+template <class T>
+T interpret_round(T x, DType dtype) {
+  with_element(dtype, [&]<class D>() { x = convert<T>(convert<D>(x)); });
+  return x;
+}
+
+template <class T>
+void interpret_class(const Group& group, const Binding& binding) {
+  std::vector<T> values(group.nodes.size());
+  std::vector<int64_t> position(static_cast<size_t>(binding.rank));
+  for (int64_t i = 0; i < binding.count; ++i) {
+    const auto address = [&](size_t operand) {
+      char* p = static_cast<char*>(binding.operands[operand]);
+      switch (group.operands[operand].layout) {
+        case Layout::scalar: break;
+        case Layout::dense:
+          p += i * static_cast<int64_t>(dtype_size(group.operands[operand].dtype));
+          break;
+        case Layout::strided:
+          for (int d = 0; d < binding.rank; ++d) {
+            p += position[static_cast<size_t>(d)] *
+                 binding
+                     .strides[operand * static_cast<size_t>(binding.rank) + static_cast<size_t>(d)];
+          }
+      }
+      return p;
+    };
+    for (size_t n = 0; n < group.nodes.size(); ++n) {
+      const Node& node = group.nodes[n];
+      switch (node.kind) {
+        case NodeKind::load:
+          with_element(group.operands[node.a].dtype, [&]<class S>() {
+            unsigned char bytes[sizeof(S)];
+            std::memcpy(bytes, address(node.a), sizeof(S));
+            if constexpr (std::is_same_v<S, bool>) bytes[0] = bytes[0] != 0;
+            S s;
+            std::memcpy(&s, bytes, sizeof s);
+            values[n] = interpret_round(convert<T>(s), node.dtype);
+          });
+          break;
+        case NodeKind::immediate:
+          std::memcpy(&values[n], &binding.immediates[node.a], sizeof(T));
+          break;
+        case NodeKind::compute: {
+          const int arity = op_info(node.op).arity;
+          values[n] = interpret_round(
+              interpret_op<T>(node.op, values[node.a], values[arity > 1 ? node.b : node.a],
+                              values[arity > 2 ? node.c : node.a]),
+              node.dtype);
+          break;
+        }
+        case NodeKind::cast: values[n] = interpret_round(values[node.a], node.dtype); break;
+        case NodeKind::store: break;
+      }
+    }
+    for (const Node& node : group.nodes) {
+      if (node.kind != NodeKind::store) continue;
+      with_element(group.operands[node.b].dtype, [&]<class D>() {
+        const D y = convert<D>(values[node.a]);
+        std::memcpy(address(node.b), &y, sizeof y);
+      });
+    }
+    for (int d = binding.rank - 1; d >= 0; --d) {
+      if (++position[static_cast<size_t>(d)] < binding.sizes[d]) break;
+      position[static_cast<size_t>(d)] = 0;
+    }
+  }
+}
+
+inline void interpret(const Group& group, const Binding& binding) {
+  switch (group.compute_class) {
+    case ComputeClass::f32: return interpret_class<float>(group, binding);
+    case ComputeClass::f64: return interpret_class<double>(group, binding);
+    case ComputeClass::i64: return interpret_class<int64_t>(group, binding);
+  }
+}
+
+}  // namespace hologram::cpu
