@@ -8,6 +8,7 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/record.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
 
@@ -39,6 +40,10 @@ bool is_plain_copy(const Tensor& self, const Tensor& src) {
 at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   static auto& counter = op_counter("aten::copy_");
   if (C10_LIKELY(on_host_memory(self) && on_host_memory(src))) {
+    if (record_copy(self, src)) {
+      note_native(counter);
+      return self;
+    }
     const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
     if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src))) {
       note_native(counter);

@@ -1,0 +1,515 @@
+#include "aten/record.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/TypeProperties.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "aten/compat.h"
+#include "aten/runtime.h"
+#include "atlas/device.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+using Sizes = c10::SmallVector<int64_t, 6>;
+
+constexpr c10::DispatchKeySet kSpecialKeys({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                            c10::DispatchKey::ZeroTensor,
+                                            c10::DispatchKey::Quantized, c10::DispatchKey::Sparse,
+                                            c10::DispatchKey::SparseCsr,
+                                            c10::DispatchKey::NestedTensor});
+
+// The dtypes that groups compute in and store.
+std::optional<DType> group_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float: return DType::f32;
+    case c10::ScalarType::Double: return DType::f64;
+    case c10::ScalarType::Long: return DType::i64;
+    case c10::ScalarType::BFloat16: return DType::bf16;
+    case c10::ScalarType::Half: return DType::f16;
+    case c10::ScalarType::Bool: return DType::b8;
+    default: return std::nullopt;
+  }
+}
+
+bool is_half(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16;
+}
+
+bool supported(Op op, DType dtype) {
+  const OpInfo& info = op_info(op);
+  return info.supports(dtype) || (is_half(dtype) && info.supports(DType::f32));
+}
+
+// Operations that compute integers in float32.
+bool makes_floats(Op op) {
+  return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0 && op != Op::pow;
+}
+
+// The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
+// and no CPU tensor sees it.
+Block* recordable_block(const c10::TensorImpl* tensor) {
+  Block* block = block_of(tensor->storage().data_ptr());
+  if (block == nullptr || block->foreign || block->bytes == 0) {
+    return nullptr;
+  }
+  auto* twin = block->twin.load(std::memory_order_acquire);
+  return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block : nullptr;
+}
+
+// Results may share memory with an operand of their size only exactly.
+bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
+  const auto o = reinterpret_cast<uintptr_t>(out->data());
+  const auto i = reinterpret_cast<uintptr_t>(in->data());
+  const auto nbytes = static_cast<size_t>(in->numel()) * in->itemsize();
+  return o != i && o < i + nbytes && i < o + nbytes;
+}
+
+View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype) {
+  return {block, tensor->storage_offset() * static_cast<int64_t>(tensor->itemsize()), dtype,
+          Layout::dense};
+}
+
+// A new tensor whose memory is written by an instruction first.
+Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
+                   c10::DeviceIndex device) {
+  const size_t count = static_cast<size_t>(c10::multiply_integers(sizes));
+  auto out = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(count * c10::elementSize(type), device),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(type));
+  out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  block_of(out.storage().data_ptr())->born = window.open_program();
+  return out;
+}
+
+// Whether an operation on halves takes a number as it is; the others round it like a tensor.
+bool keeps_number(Op op) {
+  switch (op) {
+    case Op::add:
+    case Op::sub:
+    case Op::mul:
+    case Op::div:
+    case Op::pow: return true;
+    default: return false;
+  }
+}
+
+// The bits of a number in the class in which groups compute for `dtype`.
+uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
+  uint64_t bits = 0;
+  switch (class_of(dtype)) {
+    case ComputeClass::f32: {
+      auto value = number.to<float>();
+      if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
+      if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
+      if (dtype == DType::b8) value = number.to<bool>() ? 1.0f : 0.0f;
+      std::memcpy(&bits, &value, sizeof value);
+      break;
+    }
+    case ComputeClass::f64: {
+      const auto value = number.to<double>();
+      std::memcpy(&bits, &value, sizeof value);
+      break;
+    }
+    case ComputeClass::i64: {
+      const auto value = number.to<int64_t>();
+      std::memcpy(&bits, &value, sizeof value);
+      break;
+    }
+  }
+  return bits;
+}
+
+View immediate(uint64_t bits, DType dtype) {
+  return {nullptr, static_cast<int64_t>(bits), dtype, Layout::scalar};
+}
+
+// A 0-dim CPU tensor, which is copied by value.
+bool is_cpu_number(const c10::TensorImpl* tensor) {
+  return tensor->device().is_cpu() && tensor->dim() == 0 &&
+         !tensor->key_set().has_any(kSpecialKeys);
+}
+
+at::Scalar number_of(const c10::TensorImpl* tensor) {
+  const auto read = [&](auto zero) {
+    std::memcpy(&zero, tensor->data(), sizeof zero);
+    return at::Scalar(zero);
+  };
+  switch (tensor->dtype().toScalarType()) {
+    case c10::ScalarType::Float: return read(float{});
+    case c10::ScalarType::Double: return read(double{});
+    case c10::ScalarType::Long: return read(int64_t{});
+    case c10::ScalarType::Int: return read(int32_t{});
+    default: return read(bool{});
+  }
+}
+
+bool has_number(const c10::TensorImpl* tensor) {
+  switch (tensor->dtype().toScalarType()) {
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Bool: return true;
+    default: return false;
+  }
+}
+
+// The operands of one operation on their way to the window.
+struct Space {
+  Sizes sizes;
+  int64_t count = 1;
+  std::array<Sizes, 4> strides;  // bytes, of the result and the operands
+};
+
+// Whether the memory of a tensor runs in the order of its dimensions, broadcast ones aside. torch
+// makes the result of such tensors contiguous.
+bool runs_in_order(const c10::TensorImpl* tensor) {
+  int64_t outer = std::numeric_limits<int64_t>::max();
+  for (int64_t d = 0; d < tensor->dim(); ++d) {
+    if (tensor->size(d) == 1 || tensor->stride(d) == 0) continue;
+    if (tensor->stride(d) > outer) return false;
+    outer = tensor->stride(d);
+  }
+  return true;
+}
+
+// Whether tensors lie in memory the same way and fill it: their elements can be taken in its order.
+bool same_and_dense(const c10::TensorImpl* a, const c10::TensorImpl* b) {
+  return a->sizes() == b->sizes() && a->strides() == b->strides() &&
+         a->is_non_overlapping_and_dense();
+}
+
+Sizes byte_strides(const c10::TensorImpl* tensor, c10::IntArrayRef sizes) {
+  Sizes strides(sizes.size(), 0);
+  const auto missing = sizes.size() - static_cast<size_t>(tensor->dim());
+  for (size_t d = missing; d < sizes.size(); ++d) {
+    const auto from = static_cast<int64_t>(d - missing);
+    if (tensor->size(from) != 1 || sizes[d] == 1) {
+      strides[d] = tensor->stride(from) * static_cast<int64_t>(tensor->itemsize());
+    }
+  }
+  return strides;
+}
+
+// Joins neighbouring dimensions that every operand steps through in one stride.
+void coalesce(Space& space, size_t operands) {
+  size_t last = 0;
+  for (size_t d = 1; d < space.sizes.size(); ++d) {
+    bool joins = space.sizes[d] == 1 || space.sizes[last] == 1;
+    if (!joins) {
+      joins = true;
+      for (size_t i = 0; i < operands; ++i) {
+        joins = joins && space.strides[i][last] == space.strides[i][d] * space.sizes[d];
+      }
+    }
+    if (joins) {
+      for (size_t i = 0; i < operands; ++i) {
+        if (space.sizes[d] != 1) space.strides[i][last] = space.strides[i][d];
+      }
+      space.sizes[last] *= space.sizes[d];
+    } else {
+      ++last;
+      space.sizes[last] = space.sizes[d];
+      for (size_t i = 0; i < operands; ++i) space.strides[i][last] = space.strides[i][d];
+    }
+  }
+  if (!space.sizes.empty()) {
+    space.sizes.resize(last + 1);
+    for (size_t i = 0; i < operands; ++i) space.strides[i].resize(last + 1);
+  }
+}
+
+// Whether elements share memory, to be on the safe side: true also for some that do not.
+bool overlaps_itself(const c10::TensorImpl* tensor) {
+  if (tensor->is_non_overlapping_and_dense()) return false;
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> dims;  // stride, size
+  for (int64_t d = 0; d < tensor->dim(); ++d) {
+    if (tensor->size(d) != 1) dims.emplace_back(tensor->stride(d), tensor->size(d));
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent) return true;
+    extent += (size - 1) * stride;
+  }
+  return false;
+}
+
+// Whether two tensors are the same elements in the same order.
+bool is_same_view(const c10::TensorImpl* a, const c10::TensorImpl* b) {
+  return a == b || (a->data() == b->data() && a->dtype() == b->dtype() &&
+                    a->sizes() == b->sizes() && a->strides() == b->strides());
+}
+
+bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != item) return false;
+    item *= sizes[d];
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_plain_strided(const c10::TensorImpl* tensor) {
+  return tensor->device_type() == kHologram && !tensor->key_set().has_any(kSpecialKeys) &&
+         !has_names(tensor) && !tensor->is_sparse() && tensor->has_storage();
+}
+
+bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Tensor* fresh) {
+  const auto* a = x.unsafeGetTensorImpl();
+  const auto dtype = group_dtype(x.scalar_type());
+  if (!dtype || !is_plain_strided(a) || !a->is_contiguous() || !supported(op, *dtype) ||
+      op_info(op).has(kPredicate)) {
+    return false;
+  }
+  Block* const block = recordable_block(a);
+  if (block == nullptr) {
+    return false;
+  }
+  const auto side_by_side = [&](const c10::TensorImpl* b) {
+    return is_plain_strided(b) && b->is_contiguous() && b->dtype() == a->dtype() &&
+           b->sizes() == a->sizes() && b->device() == a->device();
+  };
+  Operands operands{static_cast<Code>(op), *dtype, 1, a->numel(), {}, {}, {}};
+  operands.in[0] = dense_view(block, a, *dtype);
+  if (y != nullptr) {
+    operands.arity = 2;
+    const auto* b = y->unsafeGetTensorImpl();
+    if (!side_by_side(b)) {
+      return false;
+    }
+    Block* const other = recordable_block(b);
+    if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
+      return false;
+    }
+    operands.in[1] = dense_view(other, b, *dtype);
+  }
+  Window& window = hologram::device(a->device().index()).window();
+  if (out == nullptr) {
+    *fresh = make_result(window, a->sizes(), x.scalar_type(), a->device().index());
+    out = fresh;
+  } else {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!side_by_side(o) || overlaps(o, a) || recordable_block(o) == nullptr) {
+      return false;
+    }
+  }
+  const auto* o = out->unsafeGetTensorImpl();
+  operands.out = dense_view(block_of(o->storage().data_ptr()), o, *dtype);
+  window.record(operands);
+  return true;
+}
+
+bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
+  const OpInfo& info = op_info(op);
+  // Dtype and device.
+  at::native::ResultTypeState types = {};
+  std::optional<c10::DeviceIndex> device;
+  const auto on_device = [&](const c10::TensorImpl* tensor) {
+    if (!is_plain_strided(tensor) || (device && *device != tensor->device().index())) return false;
+    device = tensor->device().index();
+    return true;
+  };
+  for (size_t i = 0; i < in.size(); ++i) {
+    const bool condition = i == 0 && info.has(kCondition);
+    if (in[i].tensor == nullptr) {
+      if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic()) return false;
+      types = at::native::update_result_type_state(*in[i].scalar, types);
+      continue;
+    }
+    const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
+    if (is_cpu_number(tensor)) {
+      if (condition || !has_number(tensor)) return false;
+    } else if (!on_device(tensor)) {
+      return false;
+    }
+    if (condition) {
+      if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
+    } else {
+      types = at::native::update_result_type_state(*in[i].tensor, types);
+    }
+  }
+  if (!device || (out != nullptr && !on_device(out->unsafeGetTensorImpl()))) {
+    return false;
+  }
+  auto common = at::native::result_type(types);
+  if (c10::isIntegralType(common, /*includeBool=*/true) && makes_floats(op)) {
+    common = c10::typeMetaToScalarType(c10::get_default_dtype());
+  }
+  const auto dtype = group_dtype(common);
+  if (!dtype || !supported(op, *dtype)) {
+    return false;
+  }
+  const auto result = info.has(kPredicate) ? c10::ScalarType::Bool : common;
+  if (out != nullptr &&
+      (!c10::canCast(result, out->scalar_type()) || !group_dtype(out->scalar_type()))) {
+    return false;
+  }
+
+  // The iteration space.
+  c10::SmallVector<const c10::TensorImpl*, 4> tensors;  // of `in`, null for numbers
+  Space space;
+  bool in_order = true, alike = true;
+  const c10::TensorImpl* first = nullptr;
+  for (const auto& argument : in) {
+    const auto* tensor =
+        argument.tensor == nullptr ? nullptr : argument.tensor->unsafeGetTensorImpl();
+    if (tensor == nullptr || is_cpu_number(tensor)) {
+      tensors.push_back(nullptr);
+      continue;
+    }
+    tensors.push_back(tensor);
+    if (recordable_block(tensor) == nullptr || !group_dtype(tensor->dtype().toScalarType())) {
+      return false;
+    }
+    if (first == nullptr) {
+      first = tensor;
+      space.sizes.assign(tensor->sizes().begin(), tensor->sizes().end());
+    } else if (tensor->sizes() != c10::IntArrayRef(space.sizes)) {
+      // Sizes that do not match are torch's to complain about.
+      for (int64_t d = 1;
+           d <= std::min<int64_t>(tensor->dim(), static_cast<int64_t>(space.sizes.size())); ++d) {
+        const int64_t mine = space.sizes[space.sizes.size() - static_cast<size_t>(d)];
+        const int64_t theirs = tensor->size(tensor->dim() - d);
+        if (mine != theirs && mine != 1 && theirs != 1) return false;
+      }
+      const auto wider = at::infer_size_dimvector(space.sizes, tensor->sizes());
+      space.sizes.assign(wider.begin(), wider.end());
+    }
+    in_order = in_order && runs_in_order(tensor);
+    alike = alike && same_and_dense(first, tensor);
+  }
+  space.count = c10::multiply_integers(space.sizes);
+  if (space.count == 0) {
+    return false;
+  }
+  Window& window = hologram::device(*device).window();
+  const Sizes whole = space.sizes;
+  if (out != nullptr) {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (o->sizes() != c10::IntArrayRef(whole) || recordable_block(o) == nullptr ||
+        overlaps_itself(o)) {
+      return false;
+    }
+    for (const auto* tensor : tensors) {
+      if (tensor == nullptr) continue;
+      if (is_same_view(o, tensor)) continue;
+      const auto status = at::get_overlap_status(o, tensor);
+      if (status != at::MemOverlapStatus::No && status != at::MemOverlapStatus::Full) return false;
+      // Element for element only where the dtypes are equal too.
+      if (status == at::MemOverlapStatus::Full && tensor->dtype() != o->dtype()) return false;
+    }
+    alike = alike && same_and_dense(first, o);
+  } else if (!in_order && !alike) {
+    return false;  // torch's own rules for the strides of the result
+  }
+  if (out == nullptr) {
+    *fresh = make_result(window, whole, result, *device);
+    if (alike && !fresh->unsafeGetTensorImpl()->strides().equals(first->strides())) {
+      fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, first->strides());
+    }
+    out = fresh;
+  }
+
+  // Views.
+  const auto* o = out->unsafeGetTensorImpl();
+  const size_t count = 1 + tensors.size();
+  if (!alike) {
+    space.strides[0] = byte_strides(o, whole);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      space.strides[i + 1] =
+          tensors[i] != nullptr ? byte_strides(tensors[i], whole) : Sizes(whole.size(), 0);
+    }
+    coalesce(space, count);
+  }
+  const auto view = [&](const c10::TensorImpl* tensor, const Sizes& strides) {
+    View made = dense_view(block_of(tensor->storage().data_ptr()), tensor,
+                           *group_dtype(tensor->dtype().toScalarType()));
+    if (alike || is_dense(space.sizes, strides, static_cast<int64_t>(tensor->itemsize()))) {
+      return made;
+    }
+    if (tensor->numel() == 1) {
+      made.layout = Layout::scalar;
+    } else {
+      made.layout = Layout::strided;
+      made.strides = {strides.data(), strides.size()};
+    }
+    return made;
+  };
+  Operands operands{static_cast<Code>(op),
+                    *dtype,
+                    static_cast<int>(in.size()),
+                    space.count,
+                    {space.sizes.data(), space.sizes.size()},
+                    view(o, space.strides[0]),
+                    {}};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i] != nullptr) {
+      operands.in[i] = view(tensors[i], space.strides[i + 1]);
+    } else {
+      const at::Scalar number =
+          in[i].scalar != nullptr ? *in[i].scalar : number_of(in[i].tensor->unsafeGetTensorImpl());
+      operands.in[i] = immediate(immediate_bits(number, *dtype, keeps_number(op)), *dtype);
+    }
+  }
+  window.record(operands);
+  return true;
+}
+
+bool record_fill(const Tensor& out, const at::Scalar& value) {
+  const auto* o = out.unsafeGetTensorImpl();
+  const auto dtype = group_dtype(out.scalar_type());
+  if (!dtype || !is_plain_strided(o) || !o->is_non_overlapping_and_dense() || o->numel() == 0 ||
+      value.isComplex() || value.isSymbolic() || recordable_block(o) == nullptr) {
+    return false;
+  }
+  // What does not fit is torch's to complain about.
+  if (*dtype == DType::i64 && !value.isIntegral(/*includeBool=*/true)) {
+    return false;
+  }
+  const Operands operands{kCopy,
+                          *dtype,
+                          1,
+                          o->numel(),
+                          {},
+                          dense_view(block_of(o->storage().data_ptr()), o, *dtype),
+                          {immediate(immediate_bits(value, *dtype, false), *dtype), {}, {}}};
+  hologram::device(o->device().index()).window().record(operands);
+  return true;
+}
+
+bool record_copy(const Tensor& out, const Tensor& src) {
+  const auto* o = out.unsafeGetTensorImpl();
+  const auto* s = src.unsafeGetTensorImpl();
+  const auto to = group_dtype(out.scalar_type()), from = group_dtype(src.scalar_type());
+  if (!to || !from || !is_plain_strided(o) || !is_plain_strided(s) || o->device() != s->device() ||
+      !same_and_dense(s, o) || o->numel() == 0 || overlaps(o, s) ||
+      (o->data() == s->data() && *to != *from)) {
+    return false;
+  }
+  Block* const written = recordable_block(o);
+  Block* const read = recordable_block(s);
+  if (written == nullptr || read == nullptr) {
+    return false;
+  }
+  // The class of the source computes, and the store converts: as Tensor.to does.
+  const Operands operands{kCopy,
+                          *from == DType::b8 ? *to : *from,
+                          1,
+                          o->numel(),
+                          {},
+                          dense_view(written, o, *to),
+                          {dense_view(read, s, *from), {}, {}}};
+  hologram::device(o->device().index()).window().record(operands);
+  return true;
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,44 @@
+// From ATen calls to recorded instructions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <optional>
+
+#include "aten/block.h"
+#include "atlas/op_table.h"
+#include "atlas/window.h"
+
+namespace hologram::aten {
+
+// An operand of a pointwise operation.
+struct Argument {
+  Argument(const at::Tensor& t) : tensor(&t) {}            // NOLINT: converts on purpose
+  Argument(const at::Scalar& number) : scalar(&number) {}  // NOLINT
+  const at::Tensor* tensor = nullptr;
+  const at::Scalar* scalar = nullptr;
+};
+
+// Whether the operands are the ones the fast path knows: contiguous, of one size and dtype (or a
+// number), on memory that is the device's alone. Records the operation then.
+bool record_plain(Op op, const at::Tensor& x, const at::Tensor* y, const at::Tensor* out,
+                  at::Tensor* fresh);
+
+// The same with type promotion, broadcasting and any strides. False, with nothing done, where
+// torch's own kernel has to do it or to complain.
+bool record_any(Op op, at::ArrayRef<Argument> in, const at::Tensor* out, at::Tensor* fresh);
+
+// out = value, out = src, converted.
+bool record_fill(const at::Tensor& out, const at::Scalar& value);
+bool record_copy(const at::Tensor& out, const at::Tensor& src);
+
+// Before the memory of a tensor is read or written at once.
+inline void synchronize(const at::Tensor& tensor) {
+  synchronize_storage(tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+}
+
+// A plain hologram tensor: strided, without conj or neg bit.
+bool is_plain_strided(const c10::TensorImpl* tensor);
+
+}  // namespace hologram::aten
