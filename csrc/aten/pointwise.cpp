@@ -88,16 +88,21 @@ struct Kernels {
 // add and sub, which scale their second operand.
 template <Op op>
 struct Scaled {
+  static bool scaled(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                     const Tensor& other, const at::Scalar& alpha) {
+    return is_one(alpha)
+               ? record(op, here.counter, out, fresh, self, other)
+               : record_scaled_add(here.counter, op == Op::sub, self, other, alpha, out, fresh);
+  }
   static Tensor functional(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
     auto& here = *served<op, Form::functional, Tensor, Tensor, at::Scalar>;
     Tensor fresh;
-    return is_one(alpha) && record(op, here.counter, nullptr, &fresh, self, other)
-               ? fresh
-               : here.delegate(self, other, alpha);
+    return scaled(here, nullptr, &fresh, self, other, alpha) ? fresh
+                                                             : here.delegate(self, other, alpha);
   }
   static Tensor& inplace(Tensor& self, const Tensor& other, const at::Scalar& alpha) {
     auto& here = *served<op, Form::inplace, Tensor, Tensor, at::Scalar>;
-    if (!(is_one(alpha) && record(op, here.counter, &self, nullptr, std::as_const(self), other))) {
+    if (!scaled(here, &self, nullptr, self, other, alpha)) {
       here.delegate(self, other, alpha);
     }
     return self;
@@ -105,7 +110,7 @@ struct Scaled {
   static Tensor& out(const Tensor& self, const Tensor& other, const at::Scalar& alpha,
                      Tensor& out) {
     auto& here = *served<op, Form::out, Tensor, Tensor, at::Scalar>;
-    if (!(is_one(alpha) && record(op, here.counter, &out, nullptr, self, other))) {
+    if (!scaled(here, &out, nullptr, self, other, alpha)) {
       here.delegate(self, other, alpha, out);
     }
     return out;

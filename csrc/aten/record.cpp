@@ -256,60 +256,27 @@ bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
   return true;
 }
 
-}  // namespace
+// How an operation treats its operands.
+struct Rule {
+  DTypeSet dtypes;
+  bool condition;      // the first operand is a bool of its own
+  bool predicate;      // the result is bool
+  bool makes_floats;   // of integers
+  bool keeps_numbers;  // numbers are not rounded to half precision
+};
 
-bool is_plain_strided(const c10::TensorImpl* tensor) {
-  return tensor->device_type() == kHologram && !tensor->key_set().has_any(kSpecialKeys) &&
-         !has_names(tensor) && !tensor->is_sparse() && tensor->has_storage();
-}
+// What all pointwise calls have in common: dtype, shape, result and views of the operands.
+struct Prepared {
+  Window* window;
+  DType dtype;
+  Space space;
+  View out;
+  std::array<View, 4> in;
+};
 
-bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Tensor* fresh) {
-  const auto* a = x.unsafeGetTensorImpl();
-  const auto dtype = group_dtype(x.scalar_type());
-  if (!dtype || !is_plain_strided(a) || !a->is_contiguous() || !supported(op, *dtype) ||
-      op_info(op).has(kPredicate)) {
-    return false;
-  }
-  Block* const block = recordable_block(a);
-  if (block == nullptr) {
-    return false;
-  }
-  const auto side_by_side = [&](const c10::TensorImpl* b) {
-    return is_plain_strided(b) && b->is_contiguous() && b->dtype() == a->dtype() &&
-           b->sizes() == a->sizes() && b->device() == a->device();
-  };
-  Operands operands{static_cast<Code>(op), *dtype, 1, a->numel(), {}, {}, {}};
-  operands.in[0] = dense_view(block, a, *dtype);
-  if (y != nullptr) {
-    operands.arity = 2;
-    const auto* b = y->unsafeGetTensorImpl();
-    if (!side_by_side(b)) {
-      return false;
-    }
-    Block* const other = recordable_block(b);
-    if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
-      return false;
-    }
-    operands.in[1] = dense_view(other, b, *dtype);
-  }
-  Window& window = hologram::device(a->device().index()).window();
-  if (out == nullptr) {
-    *fresh = make_result(window, a->sizes(), x.scalar_type(), a->device().index());
-    out = fresh;
-  } else {
-    const auto* o = out->unsafeGetTensorImpl();
-    if (!side_by_side(o) || overlaps(o, a) || recordable_block(o) == nullptr) {
-      return false;
-    }
-  }
-  const auto* o = out->unsafeGetTensorImpl();
-  operands.out = dense_view(block_of(o->storage().data_ptr()), o, *dtype);
-  window.record(operands);
-  return true;
-}
-
-bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
-  const OpInfo& info = op_info(op);
+// False, with nothing done, where torch's kernel has to do it.
+bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
+             Prepared& prepared) {
   // Dtype and device.
   at::native::ResultTypeState types = {};
   std::optional<c10::DeviceIndex> device;
@@ -319,7 +286,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
     return true;
   };
   for (size_t i = 0; i < in.size(); ++i) {
-    const bool condition = i == 0 && info.has(kCondition);
+    const bool condition = i == 0 && rule.condition;
     if (in[i].tensor == nullptr) {
       if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic()) return false;
       types = at::native::update_result_type_state(*in[i].scalar, types);
@@ -341,14 +308,14 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
     return false;
   }
   auto common = at::native::result_type(types);
-  if (c10::isIntegralType(common, /*includeBool=*/true) && makes_floats(op)) {
+  if (c10::isIntegralType(common, /*includeBool=*/true) && rule.makes_floats) {
     common = c10::typeMetaToScalarType(c10::get_default_dtype());
   }
   const auto dtype = group_dtype(common);
-  if (!dtype || !supported(op, *dtype)) {
+  if (!dtype || (rule.dtypes & dtype_bit(is_half(*dtype) ? DType::f32 : *dtype)) == 0) {
     return false;
   }
-  const auto result = info.has(kPredicate) ? c10::ScalarType::Bool : common;
+  const auto result = rule.predicate ? c10::ScalarType::Bool : common;
   if (out != nullptr &&
       (!c10::canCast(result, out->scalar_type()) || !group_dtype(out->scalar_type()))) {
     return false;
@@ -356,7 +323,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
 
   // The iteration space.
   c10::SmallVector<const c10::TensorImpl*, 4> tensors;  // of `in`, null for numbers
-  Space space;
+  Space& space = prepared.space;
   bool in_order = true, alike = true;
   const c10::TensorImpl* first = nullptr;
   for (const auto& argument : in) {
@@ -444,24 +411,139 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
     }
     return made;
   };
-  Operands operands{static_cast<Code>(op),
-                    *dtype,
-                    static_cast<int>(in.size()),
-                    space.count,
-                    {space.sizes.data(), space.sizes.size()},
-                    view(o, space.strides[0]),
-                    {}};
+  prepared.window = &window;
+  prepared.dtype = *dtype;
+  prepared.out = view(o, space.strides[0]);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i] != nullptr) {
-      operands.in[i] = view(tensors[i], space.strides[i + 1]);
+      prepared.in[i] = view(tensors[i], space.strides[i + 1]);
     } else {
       const at::Scalar number =
           in[i].scalar != nullptr ? *in[i].scalar : number_of(in[i].tensor->unsafeGetTensorImpl());
-      operands.in[i] = immediate(immediate_bits(number, *dtype, keeps_number(op)), *dtype);
+      prepared.in[i] = immediate(immediate_bits(number, *dtype, rule.keeps_numbers), *dtype);
     }
   }
+  return true;
+}
+
+}  // namespace
+
+bool is_plain_strided(const c10::TensorImpl* tensor) {
+  return tensor->device_type() == kHologram && !tensor->key_set().has_any(kSpecialKeys) &&
+         !has_names(tensor) && !tensor->is_sparse() && tensor->has_storage();
+}
+
+bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Tensor* fresh) {
+  const auto* a = x.unsafeGetTensorImpl();
+  const auto dtype = group_dtype(x.scalar_type());
+  if (!dtype || !is_plain_strided(a) || !a->is_contiguous() || !supported(op, *dtype) ||
+      op_info(op).has(kPredicate)) {
+    return false;
+  }
+  Block* const block = recordable_block(a);
+  if (block == nullptr) {
+    return false;
+  }
+  const auto side_by_side = [&](const c10::TensorImpl* b) {
+    return is_plain_strided(b) && b->is_contiguous() && b->dtype() == a->dtype() &&
+           b->sizes() == a->sizes() && b->device() == a->device();
+  };
+  Operands operands{static_cast<Code>(op), *dtype, 1, a->numel(), {}, {}, {}};
+  operands.in[0] = dense_view(block, a, *dtype);
+  if (y != nullptr) {
+    operands.arity = 2;
+    const auto* b = y->unsafeGetTensorImpl();
+    if (!side_by_side(b)) {
+      return false;
+    }
+    Block* const other = recordable_block(b);
+    if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
+      return false;
+    }
+    operands.in[1] = dense_view(other, b, *dtype);
+  }
+  Window& window = hologram::device(a->device().index()).window();
+  if (out == nullptr) {
+    *fresh = make_result(window, a->sizes(), x.scalar_type(), a->device().index());
+    out = fresh;
+  } else {
+    const auto* o = out->unsafeGetTensorImpl();
+    if (!side_by_side(o) || overlaps(o, a) || recordable_block(o) == nullptr) {
+      return false;
+    }
+  }
+  const auto* o = out->unsafeGetTensorImpl();
+  operands.out = dense_view(block_of(o->storage().data_ptr()), o, *dtype);
   window.record(operands);
   return true;
+}
+
+bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
+  const OpInfo& info = op_info(op);
+  const Rule rule{info.dtypes, info.has(kCondition), info.has(kPredicate), makes_floats(op),
+                  keeps_number(op)};
+  Prepared prepared;
+  if (!prepare(rule, in, out, fresh, prepared)) {
+    return false;
+  }
+  Operands operands{static_cast<Code>(op),
+                    prepared.dtype,
+                    static_cast<int>(in.size()),
+                    prepared.space.count,
+                    {prepared.space.sizes.data(), prepared.space.sizes.size()},
+                    prepared.out,
+                    {}};
+  std::copy_n(prepared.in.begin(), in.size(), operands.in.begin());
+  prepared.window->record(operands);
+  return true;
+}
+
+bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const Tensor* out,
+                      Tensor* fresh) {
+  // A fraction in an operation on integers is torch's to refuse, or to promote.
+  const auto is_floating = [](const Argument& argument) {
+    return argument.tensor != nullptr ? argument.tensor->is_floating_point()
+                                      : argument.scalar->isFloatingPoint();
+  };
+  if (!is_floating(in.front()) && std::any_of(in.begin(), in.end(), is_floating)) {
+    return false;
+  }
+  Prepared prepared;
+  if (!prepare({composite.dtypes, false, false, false, true}, in, out, fresh, prepared)) {
+    return false;
+  }
+  const DType compute = is_half(prepared.dtype) ? DType::f32 : prepared.dtype;
+  Builder builder(compute, prepared.space.count,
+                  {prepared.space.sizes.data(), prepared.space.sizes.size()});
+  composite.build(builder, prepared.in.data());
+  builder.give(prepared.out);
+  prepared.window->record(builder.list(), builder.temporaries());
+  return true;
+}
+
+View Builder::number(double value) {
+  return immediate(immediate_bits(at::Scalar(value), compute_, true), compute_);
+}
+
+View Builder::apply(Op op, std::initializer_list<View> in) {
+  auto* block = new Block();
+  const DType dtype = op_info(op).has(kPredicate) ? DType::b8 : compute_;
+  block->bytes = static_cast<size_t>(count_) * dtype_size(dtype);
+  block->born = BlockState::kBornInside;
+  temporaries_.push_back(block);
+  const View result{block, 0, dtype, Layout::dense};
+  Operands operands{
+      static_cast<Code>(op), compute_, static_cast<int>(in.size()), count_, sizes_, result, {}};
+  std::copy(in.begin(), in.end(), operands.in.begin());
+  list_.push_back(operands);
+  return result;
+}
+
+void Builder::give(const View& out) {
+  // The last operation writes the result itself.
+  list_.back().out = out;
+  delete static_cast<Block*>(temporaries_.back());
+  temporaries_.pop_back();
 }
 
 bool record_fill(const Tensor& out, const at::Scalar& value) {

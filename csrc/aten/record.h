@@ -4,7 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
+#include <c10/util/SmallVector.h>
+
+#include <initializer_list>
 #include <optional>
+#include <span>
 
 #include "aten/block.h"
 #include "atlas/op_table.h"
@@ -28,6 +32,43 @@ bool record_plain(Op op, const at::Tensor& x, const at::Tensor* y, const at::Ten
 // The same with type promotion, broadcasting and any strides. False, with nothing done, where
 // torch's own kernel has to do it or to complain.
 bool record_any(Op op, at::ArrayRef<Argument> in, const at::Tensor* out, at::Tensor* fresh);
+
+// Puts together an operation that is several instructions. Values between them are computed in the
+// operands' dtype, in float32 for half precision, as torch's kernels do.
+class Builder {
+ public:
+  Builder(DType compute, int64_t count, std::span<const int64_t> sizes)
+      : compute_(compute), count_(count), sizes_(sizes) {}
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  View number(double value);
+  View apply(Op op, std::initializer_list<View> in);
+
+  // Makes `out` the result of what was applied last.
+  void give(const View& out);
+
+  std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
+  std::span<BlockState* const> temporaries() const {
+    return {temporaries_.data(), temporaries_.size()};
+  }
+
+ private:
+  DType compute_;
+  int64_t count_;
+  std::span<const int64_t> sizes_;
+  c10::SmallVector<Operands, 12> list_;
+  c10::SmallVector<BlockState*, 12> temporaries_;
+};
+
+// An operation made of rows of the op table: builds the result out of its operands.
+struct Composite {
+  DTypeSet dtypes;
+  void (*build)(Builder&, const View* in);
+};
+
+bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
+                      at::Tensor* fresh);
 
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);

@@ -32,7 +32,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // X(name, arity, dtypes, expression over x and y of type T, flags, identity)
 //
-// These rows have loops of their own (cpu/pointwise.h) and are registered with ATen by their name.
+// Every row is registered with ATen by its name.
 // An expression compiles for a scalar T and for a vector of lanes; select(c, a, b) is c ? a : b.
 // Every float expression here is correctly rounded, so results equal torch CPU's bit for bit.
 // (torch's sqrt is up to 1 ulp off where it goes through MKL; it has no row, or small and large

@@ -74,7 +74,7 @@ uint16_t Window::slot_of(BlockState* block) {
   if (block->program.load(std::memory_order_relaxed) == number) return block->slot;
   Program& program = current_.program;
   const auto slot = static_cast<uint16_t>(program.slots.size());
-  program.slots.push_back({block->born == number, true});
+  program.slots.push_back({block->born == number || block->born == BlockState::kBornInside, true});
   program.blocks.push_back(block);
   current_.slots.emplace_back();
   block->slot = slot;
@@ -143,43 +143,41 @@ Source Window::immediate_of(uint64_t bits, DType dtype) {
   return static_cast<Source>(kImmediate | (program.immediates.size() - 1));
 }
 
-bool Window::record(const Operands& operands) {
+void Window::append(const Operands& operands) {
+  Instruction instruction{
+      operands.code,           operands.dtype, static_cast<uint8_t>(operands.arity), 0, {},
+      space_of(operands.count)};
+  for (size_t i = 0; i < 3; ++i) {
+    const View& in = operands.in[i];
+    if (static_cast<int>(i) >= operands.arity) {
+      instruction.in[i] = kNothing;
+    } else if (in.block == nullptr) {
+      instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
+    } else {
+      instruction.in[i] = access_of(in, operands.count, operands.sizes);
+    }
+  }
+  instruction.out = access_of(operands.out, operands.count, operands.sizes);
+  current_.program.code.push_back(instruction);
+  current_.bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
+}
+
+void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
   while (true) {
-    bool recorded = false;
     {
       const std::lock_guard guard(lock_);
-      if (current_.program.code.size() < kMostInstructions && current_.bytes < kMostBytes) {
-        if (operands.out.block->exported) return false;
-        for (int i = 0; i < operands.arity; ++i) {
-          const View& in = operands.in[static_cast<size_t>(i)];
-          if (in.block != nullptr && in.block->exported) return false;
-        }
-        Instruction instruction{
-            operands.code, operands.dtype, static_cast<uint8_t>(operands.arity), 0, {}, 0};
-        for (int i = 0; i < 3; ++i) {
-          const auto k = static_cast<size_t>(i);
-          const View& in = operands.in[k];
-          if (i >= operands.arity) {
-            instruction.in[k] = kNothing;
-          } else if (in.block == nullptr) {
-            instruction.in[k] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
-          } else {
-            instruction.in[k] = access_of(in, operands.count, operands.sizes);
-          }
-        }
-        instruction.out = access_of(operands.out, operands.count, operands.sizes);
-        instruction.space = space_of(operands.count);
-        current_.program.code.push_back(instruction);
-        current_.bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
-        ++stats_.recorded;
+      const size_t held = current_.program.code.size();
+      if (held == 0 || (held + list.size() <= kMostInstructions && current_.bytes < kMostBytes)) {
+        for (const Operands& operands : list) append(operands);
+        for (const BlockState* block : temporaries) current_.slots[block->slot].dead = true;
+        stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
-        recorded = true;
+        break;
       }
     }
-    if (recorded && recording()) return true;
-    flush(recorded ? FlushReason::eager : FlushReason::full);
-    if (recorded) return true;
+    flush(FlushReason::full);
   }
+  if (!recording()) flush(FlushReason::eager);
 }
 
 bool Window::keep(BlockState* block) noexcept {

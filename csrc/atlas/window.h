@@ -39,15 +39,12 @@ struct BlockState {
 
   char* data = nullptr;
   size_t bytes = 0;
-  // Another program may see the memory at any time (DLPack, NumPy, shared memory): operations on it
-  // run at once.
-  bool exported = false;
-
   // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
   uint16_t slot = 0;
   // Allocated while the window's program of this number was open.
+  static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
 };
 
@@ -118,9 +115,11 @@ class Window {
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
   static constexpr size_t kMostPlans = 4096;
 
-  // Appends an instruction. Blocks pending in another window must have been synchronised before.
-  // Returns false, with nothing recorded, if a block is exported. Flushes when the window is full.
-  bool record(const Operands& operands);
+  // Appends instructions, all or none. Blocks pending in another window must have been synchronised
+  // before. `temporaries` are blocks without memory (kBornInside) for values that only these
+  // instructions use; the window destroys them. Flushes when the window is full.
+  void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
+  void record(const Operands& operands) { record({&operands, 1}); }
 
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
@@ -173,6 +172,7 @@ class Window {
     uint64_t used;
   };
 
+  void append(const Operands& operands);
   uint16_t slot_of(BlockState* block);
   uint16_t access_of(const View& view, int64_t count, std::span<const int64_t> sizes);
   uint16_t space_of(int64_t count);

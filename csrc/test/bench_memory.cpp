@@ -19,7 +19,7 @@
 #include "atlas/backend.h"
 #include "atlas/boundary.h"
 #include "atlas/memory.h"
-#include "cpu/pointwise.h"
+#include "cpu/executor.h"
 
 namespace {
 
@@ -267,11 +267,21 @@ void threads() {
 // Nanoseconds of out = x + y over 12 KiB of float32 in cache, with x, y and out at the given
 // distances after multiples of 4096. The three regions do not overlap.
 double add(char* memory, size_t x, size_t y, size_t out) {
-  const auto kernel = cpu::binary(Op::add, DType::f32);
-  return nanoseconds(2'000, [&] {
-    kernel(memory + x, memory + 5 * 4096 + y, memory + 10 * 4096 + out,
-           kBoundaryClassBytes / sizeof(float));
-  });
+  const Operand operand{DType::f32, Layout::dense};
+  const auto load = [](uint16_t index) { return Node{NodeKind::load, Op{}, DType::f32, index}; };
+  const Group group{ComputeClass::f32,
+                    {operand, operand, operand},
+                    {load(0),
+                     load(1),
+                     {NodeKind::compute, Op::add, DType::f32, 0, 1},
+                     {NodeKind::store, Op{}, DType::f32, 2, 2}},
+                    0};
+  const auto code = cpu::compile(group);
+  void* const operands[] = {memory + x, memory + 5 * 4096 + y, memory + 10 * 4096 + out};
+  Binding binding;
+  binding.operands = operands;
+  binding.count = kBoundaryClassBytes / sizeof(float);
+  return nanoseconds(2'000, [&] { cpu::run(*code, binding); });
 }
 
 void aliasing() {

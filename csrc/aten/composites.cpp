@@ -1,0 +1,320 @@
+// Operators that are several rows of the op table: activations and their derivatives, the fused
+// multiply-adds of optimizers. Each has torch's formula, in torch's order.
+//
+// An operator is a builder and the ATen signatures it serves. What recording declines goes to
+// torch's kernel.
+#include <torch/library.h>
+
+#include <array>
+#include <cmath>
+
+#include "aten/compat.h"
+#include "aten/delegate.h"
+#include "aten/pointwise.h"
+#include "aten/record.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+constexpr DTypeSet kReals = kReal;
+constexpr DTypeSet kNumbers = kReal | dtype_bit(DType::i64);
+
+struct Service {
+  Service(const char* name, const char* overload)
+      : delegate(name, overload), counter(op_counter(delegate.name())) {}
+  OperatorDelegate delegate;
+  OpCounter& counter;
+};
+
+template <class... In>
+bool attempt(Service& here, const Composite& composite, const Tensor* out, Tensor* fresh,
+             const In&... in) {
+  const std::array<Argument, sizeof...(In)> arguments{Argument(in)...};
+  if (!record_composite(composite, arguments, out, fresh)) {
+    return false;
+  }
+  note_native(here.counter);
+  return true;
+}
+
+View scaled(Builder& b, View x, View factor) {
+  return b.apply(Op::mul, {x, factor});
+}
+
+// self + alpha * other
+constexpr Composite kAdd{kNumbers, [](Builder& b, const View* in) {
+                           b.apply(Op::add, {in[0], scaled(b, in[1], in[2])});
+                         }};
+constexpr Composite kSub{kNumbers, [](Builder& b, const View* in) {
+                           b.apply(Op::sub, {in[0], scaled(b, in[1], in[2])});
+                         }};
+// self + value * a * b
+constexpr Composite kAddcmul{kNumbers, [](Builder& b, const View* in) {
+                               const View left = scaled(b, in[1], in[3]);
+                               b.apply(Op::add, {in[0], b.apply(Op::mul, {left, in[2]})});
+                             }};
+// self + value * a / b
+constexpr Composite kAddcdiv{kReals, [](Builder& b, const View* in) {
+                               const View left = scaled(b, in[1], in[3]);
+                               b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
+                             }};
+// Weight below 0.5: self + weight * (end - self), else end - (end - self) * (1 - weight).
+constexpr Composite kLerpLow{kReals, [](Builder& b, const View* in) {
+                               const View span = b.apply(Op::sub, {in[1], in[0]});
+                               b.apply(Op::add, {in[0], b.apply(Op::mul, {in[2], span})});
+                             }};
+constexpr Composite kLerpHigh{kReals, [](Builder& b, const View* in) {
+                                const View span = b.apply(Op::sub, {in[1], in[0]});
+                                const View rest = b.apply(Op::sub, {b.number(1), in[2]});
+                                b.apply(Op::sub, {in[1], b.apply(Op::mul, {span, rest})});
+                              }};
+// x / (1 + exp(-x))
+constexpr Composite kSilu{kReals, [](Builder& b, const View* in) {
+                            const View e = b.apply(Op::exp, {b.apply(Op::neg, {in[0]})});
+                            b.apply(Op::div, {in[0], b.apply(Op::add, {e, b.number(1)})});
+                          }};
+// grad * s * (1 + x * (1 - s)), s = sigmoid(x)
+constexpr Composite kSiluBackward{
+    kReals, [](Builder& b, const View* in) {
+      const View s = b.apply(Op::sigmoid, {in[1]});
+      const View rest = b.apply(Op::mul, {in[1], b.apply(Op::sub, {b.number(1), s})});
+      const View factor = b.apply(Op::add, {rest, b.number(1)});
+      b.apply(Op::mul, {b.apply(Op::mul, {in[0], s}), factor});
+    }};
+// grad * (1 - y) * y
+constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
+                                       const View rest = b.apply(Op::sub, {b.number(1), in[1]});
+                                       b.apply(Op::mul, {b.apply(Op::mul, {in[0], rest}), in[1]});
+                                     }};
+// grad * (1 - y * y)
+constexpr Composite kTanhBackward{
+    kReals, [](Builder& b, const View* in) {
+      const View square = b.apply(Op::mul, {in[1], in[1]});
+      b.apply(Op::mul, {in[0], b.apply(Op::sub, {b.number(1), square})});
+    }};
+// 0 where x <= threshold, else grad.
+constexpr Composite kThresholdBackward{kNumbers, [](Builder& b, const View* in) {
+                                         const View cut = b.apply(Op::le, {in[1], in[2]});
+                                         b.apply(Op::where, {cut, b.number(0), in[0]});
+                                       }};
+// x * 0.5 * (1 + erf(x / sqrt 2))
+constexpr Composite kGelu{
+    kReals, [](Builder& b, const View* in) {
+      const View e = b.apply(Op::erf, {b.apply(Op::mul, {in[0], b.number(M_SQRT1_2)})});
+      const View half = b.apply(Op::mul, {in[0], b.number(0.5)});
+      b.apply(Op::mul, {half, b.apply(Op::add, {e, b.number(1)})});
+    }};
+constexpr double kBeta = M_SQRT2 * M_2_SQRTPI * 0.5;  // sqrt(2 / pi)
+constexpr double kKappa = 0.044715;
+// tanh(beta * (x + kappa * x^3))
+View gelu_tanh(Builder& b, View x) {
+  const View cube = b.apply(Op::mul, {b.apply(Op::mul, {x, x}), x});
+  const View inner = b.apply(Op::add, {x, b.apply(Op::mul, {cube, b.number(kKappa)})});
+  return b.apply(Op::tanh, {b.apply(Op::mul, {inner, b.number(kBeta)})});
+}
+constexpr Composite kGeluTanh{kReals, [](Builder& b, const View* in) {
+                                const View t = gelu_tanh(b, in[0]);
+                                const View half = b.apply(Op::mul, {in[0], b.number(0.5)});
+                                b.apply(Op::mul, {half, b.apply(Op::add, {t, b.number(1)})});
+                              }};
+// grad * (cdf + x * pdf)
+constexpr Composite kGeluBackward{
+    kReals, [](Builder& b, const View* in) {
+      const View x = in[1];
+      const View e = b.apply(Op::erf, {b.apply(Op::mul, {x, b.number(M_SQRT1_2)})});
+      const View cdf = b.apply(Op::mul, {b.apply(Op::add, {e, b.number(1)}), b.number(0.5)});
+      const View power = b.apply(Op::mul, {b.apply(Op::mul, {x, x}), b.number(-0.5)});
+      const View pdf =
+          b.apply(Op::mul, {b.apply(Op::exp, {power}), b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5)});
+      const View slope = b.apply(Op::add, {cdf, b.apply(Op::mul, {x, pdf})});
+      b.apply(Op::mul, {in[0], slope});
+    }};
+constexpr Composite kGeluTanhBackward{
+    kReals, [](Builder& b, const View* in) {
+      const View x = in[1];
+      const View t = gelu_tanh(b, x);
+      const View left = b.apply(Op::mul, {x, b.number(0.5)});
+      const View right = b.apply(Op::add, {t, b.number(1)});
+      const View left_slope = b.apply(Op::mul, {right, b.number(0.5)});
+      const View tanh_slope = b.apply(Op::sub, {b.number(1), b.apply(Op::mul, {t, t})});
+      const View square = b.apply(Op::mul, {b.apply(Op::mul, {x, x}), b.number(3 * kKappa)});
+      const View inner_slope =
+          b.apply(Op::mul, {b.apply(Op::add, {square, b.number(1)}), b.number(kBeta)});
+      const View right_slope =
+          b.apply(Op::mul, {b.apply(Op::mul, {left, tanh_slope}), inner_slope});
+      b.apply(Op::mul, {in[0], b.apply(Op::add, {left_slope, right_slope})});
+    }};
+// clamp of one side: the other bound is out of the way.
+constexpr Composite kClampMin{kReals, [](Builder& b, const View* in) {
+                                b.apply(Op::clamp, {in[0], in[1], b.number(INFINITY)});
+                              }};
+constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
+                                b.apply(Op::clamp, {in[0], b.number(-INFINITY), in[1]});
+                              }};
+constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
+                             b.apply(Op::clamp, {in[0], in[1], in[2]});
+                           }};
+// other - alpha * self
+constexpr Composite kRsub{kNumbers, [](Builder& b, const View* in) {
+                            b.apply(Op::sub, {in[1], scaled(b, in[0], in[2])});
+                          }};
+
+// The forms of an operator. A tag names the overload that is delegated to.
+
+template <class Tag, const Composite& composite, class... Others>
+Tensor& inplace_form(Tensor& self, const Others&... others) {
+  static Service& here = *new Service(Tag::name, Tag::overload);
+  if (!attempt(here, composite, &self, nullptr, std::as_const(self), others...)) {
+    here.delegate(self, others...);
+  }
+  return self;
+}
+
+template <class Tag, const Composite& composite, class... In>
+Tensor functional_form(const In&... in) {
+  static Service& here = *new Service(Tag::name, Tag::overload);
+  Tensor fresh;
+  return attempt(here, composite, nullptr, &fresh, in...) ? fresh : here.delegate(in...);
+}
+
+template <class Tag, const Composite& composite, class... In>
+Tensor& out_form(const In&... in, Tensor& out) {
+  static Service& here = *new Service(Tag::name, Tag::overload);
+  if (!attempt(here, composite, &out, nullptr, in...)) {
+    here.delegate(in..., out);
+  }
+  return out;
+}
+
+#define HOLOGRAM_TAG(tag, operator_name, overload_name)    \
+  struct tag {                                             \
+    static constexpr const char* name = operator_name;     \
+    static constexpr const char* overload = overload_name; \
+  }
+HOLOGRAM_TAG(addcmul_tag, "aten::addcmul", "");
+HOLOGRAM_TAG(addcmul_inplace_tag, "aten::addcmul_", "");
+HOLOGRAM_TAG(addcmul_out_tag, "aten::addcmul", "out");
+HOLOGRAM_TAG(addcdiv_tag, "aten::addcdiv", "");
+HOLOGRAM_TAG(addcdiv_inplace_tag, "aten::addcdiv_", "");
+HOLOGRAM_TAG(addcdiv_out_tag, "aten::addcdiv", "out");
+HOLOGRAM_TAG(silu_tag, "aten::silu", "");
+HOLOGRAM_TAG(silu_inplace_tag, "aten::silu_", "");
+HOLOGRAM_TAG(silu_out_tag, "aten::silu", "out");
+HOLOGRAM_TAG(silu_backward_tag, "aten::silu_backward", "");
+HOLOGRAM_TAG(sigmoid_backward_tag, "aten::sigmoid_backward", "");
+HOLOGRAM_TAG(tanh_backward_tag, "aten::tanh_backward", "");
+HOLOGRAM_TAG(threshold_backward_tag, "aten::threshold_backward", "");
+HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
+HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
+HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
+HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
+HOLOGRAM_TAG(rsub_tag, "aten::rsub", "Tensor");
+#undef HOLOGRAM_TAG
+
+// lerp chooses its formula by the weight.
+Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
+  static Service& here = *new Service("aten::lerp", "Scalar");
+  Tensor fresh;
+  const auto& composite =
+      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
+  return attempt(here, composite, nullptr, &fresh, self, end, weight)
+             ? fresh
+             : here.delegate(self, end, weight);
+}
+Tensor& lerp_(Tensor& self, const Tensor& end, const Scalar& weight) {
+  static Service& here = *new Service("aten::lerp_", "Scalar");
+  const auto& composite =
+      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
+  if (!attempt(here, composite, &self, nullptr, std::as_const(self), end, weight)) {
+    here.delegate(self, end, weight);
+  }
+  return self;
+}
+
+Tensor gelu(const Tensor& self, c10::string_view approximate) {
+  static Service& here = *new Service("aten::gelu", "");
+  Tensor fresh;
+  const bool tanh = approximate == "tanh";
+  return (tanh || approximate == "none") &&
+                 attempt(here, tanh ? kGeluTanh : kGelu, nullptr, &fresh, self)
+             ? fresh
+             : here.delegate(self, approximate);
+}
+Tensor gelu_backward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
+  static Service& here = *new Service("aten::gelu_backward", "");
+  Tensor fresh;
+  const bool tanh = approximate == "tanh";
+  return (tanh || approximate == "none") && attempt(here, tanh ? kGeluTanhBackward : kGeluBackward,
+                                                    nullptr, &fresh, grad, self)
+             ? fresh
+             : here.delegate(grad, self, approximate);
+}
+
+Tensor clamp(const Tensor& self, const std::optional<Scalar>& low,
+             const std::optional<Scalar>& high) {
+  static Service& here = *new Service("aten::clamp", "");
+  Tensor fresh;
+  const bool recorded = low && high ? attempt(here, kClamp, nullptr, &fresh, self, *low, *high)
+                        : low       ? attempt(here, kClampMin, nullptr, &fresh, self, *low)
+                        : high      ? attempt(here, kClampMax, nullptr, &fresh, self, *high)
+                                    : false;
+  return recorded ? fresh : here.delegate(self, low, high);
+}
+Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
+  static Service& here = *new Service("aten::clamp_", "");
+  const Tensor& in = self;
+  const bool recorded = low && high ? attempt(here, kClamp, &self, nullptr, in, *low, *high)
+                        : low       ? attempt(here, kClampMin, &self, nullptr, in, *low)
+                        : high      ? attempt(here, kClampMax, &self, nullptr, in, *high)
+                                    : false;
+  if (!recorded) {
+    here.delegate(self, low, high);
+  }
+  return self;
+}
+
+}  // namespace
+
+bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
+                       const Scalar& alpha, const Tensor* out, Tensor* fresh) {
+  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(alpha)};
+  if (alpha.isBoolean() || !record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
+    return false;
+  }
+  note_native(counter);
+  return true;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("addcmul", &functional_form<addcmul_tag, kAddcmul, Tensor, Tensor, Tensor, Scalar>);
+  m.impl("addcmul_", &inplace_form<addcmul_inplace_tag, kAddcmul, Tensor, Tensor, Scalar>);
+  m.impl("addcmul.out", &out_form<addcmul_out_tag, kAddcmul, Tensor, Tensor, Tensor, Scalar>);
+  m.impl("addcdiv", &functional_form<addcdiv_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
+  m.impl("addcdiv_", &inplace_form<addcdiv_inplace_tag, kAddcdiv, Tensor, Tensor, Scalar>);
+  m.impl("addcdiv.out", &out_form<addcdiv_out_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
+  m.impl("lerp.Scalar", &lerp);
+  m.impl("lerp_.Scalar", &lerp_);
+  m.impl("silu", &functional_form<silu_tag, kSilu, Tensor>);
+  m.impl("silu_", &inplace_form<silu_inplace_tag, kSilu>);
+  m.impl("silu.out", &out_form<silu_out_tag, kSilu, Tensor>);
+  m.impl("silu_backward", &functional_form<silu_backward_tag, kSiluBackward, Tensor, Tensor>);
+  m.impl("sigmoid_backward",
+         &functional_form<sigmoid_backward_tag, kSigmoidBackward, Tensor, Tensor>);
+  m.impl("tanh_backward", &functional_form<tanh_backward_tag, kTanhBackward, Tensor, Tensor>);
+  m.impl("threshold_backward",
+         &functional_form<threshold_backward_tag, kThresholdBackward, Tensor, Tensor, Scalar>);
+  m.impl("gelu", &gelu);
+  m.impl("gelu_backward", &gelu_backward);
+  m.impl("clamp", &clamp);
+  m.impl("clamp_", &clamp_);
+  m.impl("clamp_min", &functional_form<clamp_min_tag, kClampMin, Tensor, Scalar>);
+  m.impl("clamp_min_", &inplace_form<clamp_min_inplace_tag, kClampMin, Scalar>);
+  m.impl("clamp_max", &functional_form<clamp_max_tag, kClampMax, Tensor, Scalar>);
+  m.impl("clamp_max_", &inplace_form<clamp_max_inplace_tag, kClampMax, Scalar>);
+  m.impl("rsub.Tensor", &functional_form<rsub_tag, kRsub, Tensor, Tensor, Scalar>);
+}
+
+}  // namespace hologram::aten
