@@ -496,9 +496,78 @@ class GroupCompiler {
     }
   }
 
+  // How two values that have places are read by one instruction, or -1.
+  int pair_of(int a, int b) const {
+    const auto kind = [&](int v) {
+      switch (values_[v].place) {
+        case Place::memory: return 0;
+        case Place::bf16: return 1;
+        case Place::f16: return 2;
+        case Place::splat: return 3;
+        case Place::nowhere: break;
+      }
+      return 4;
+    };
+    const int x = kind(a), y = kind(b);
+    if (x < 3 && x == y) return 3 * x;
+    if (x < 3 && y == 3) return 3 * x + 1;
+    if (x == 3 && y < 3) return 3 * y + 2;
+    return -1;
+  }
+
+  // The pair of a product that an addition can take in, its operands in the order of the form.
+  int product_pair(int v, int& x, int& y) const {
+    const Node& node = group_.nodes[v];
+    if (node.kind != NodeKind::compute || node.op != Op::mul || values_[v].uses != 1 ||
+        has_place(v) || accumulator_ == v) {
+      return -1;
+    }
+    x = node.a, y = node.b;
+    if (has_place(x) && values_[x].place == Place::splat) std::swap(x, y);
+    const int pair = pair_of(x, y);
+    if (pair < 0 || pair % 3 == 2) return -1;
+    const DType rounds[] = {own_, DType::bf16, DType::f16};
+    return node.dtype == rounds[pair / 3] ? pair : -1;
+  }
+
+  // acc +- x * y in one instruction, where the node is that.
+  bool multiply_add(const Node& node) {
+    if (node.a == node.b || (node.op != Op::add && node.op != Op::sub)) return false;
+    int x = 0, y = 0;
+    for (const bool second : {true, false}) {
+      const int product = second ? node.b : node.a, other = second ? node.a : node.b;
+      if (has_place(other) || product_pair(product, x, y) < 0) continue;
+      emit(other);
+      // What was emitted may have moved the product's operands.
+      const int pair = product_pair(product, x, y);
+      if (pair < 0) {
+        spill(other);
+        return false;
+      }
+      const int form = node.op == Op::add ? 0 : second ? 1 : 2;
+      push(kernels_.multiply_add[form][pair], values_[x].where, values_[y].where);
+      release(x);
+      release(y);
+      release(product);
+      release(other);
+      return true;
+    }
+    return false;
+  }
+
   void binary(const Node& node) {
     const int a = node.a, b = node.b;
     const auto& forms = kernels_.binary[index(node.op)];
+    if (multiply_add(node)) return;
+    if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
+        accumulator_ != b) {
+      if (const int pair = pair_of(a, b); pair >= 0) {
+        push(kernels_.start[index(node.op)][pair], values_[a].where, values_[b].where);
+        release(a);
+        release(b);
+        return;
+      }
+    }
     if (a == b) {
       emit(a, 2);
       push(forms[kSelf]);
