@@ -757,6 +757,15 @@ void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step
       std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
       return;
     }
+    if (from_step == 0 && to_step == static_cast<int64_t>(sizeof(U))) {
+      char pattern[16];
+      for (size_t i = 0; i < sizeof pattern; i += sizeof(U))
+        std::memcpy(pattern + i, from, sizeof(U));
+      constexpr auto each = static_cast<int64_t>(sizeof pattern / sizeof(U));
+      for (; n >= each; n -= each, to += sizeof pattern) std::memcpy(to, pattern, sizeof pattern);
+      std::memcpy(to, pattern, static_cast<size_t>(n) * sizeof(U));
+      return;
+    }
     for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * to_step, from + i * from_step, sizeof(U));
   };
   switch (size) {
@@ -936,11 +945,12 @@ class GroupRun {
     }
     char* const* R = reinterpret_cast<char* const*>(frame);
     char** B = block_pointers(frame);
+    const char* held[kHeld] = {};
     for (int64_t at = begin; at < end; at += kernels_.lanes) {
       const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
         const auto& use = group_.uses_[u];
-        B[use.operand] = place_block(frame, R, u, at, n, position);
+        B[use.operand] = place_block(frame, R, u, at, n, position, held);
       }
       kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
@@ -961,8 +971,9 @@ class GroupRun {
   }
 
   // Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
+  // held[u]: the element that fills the copy since an earlier block, or null.
   char* place_block(char* frame, char* const* R, size_t u, int64_t at, int64_t n,
-                    const int64_t* position) const {
+                    const int64_t* position, const char** held) const {
     const auto& use = group_.uses_[u];
     char* scratch = frame + use.scratch;
     const bool full = n == kernels_.lanes;
@@ -974,6 +985,14 @@ class GroupRun {
       const int64_t left = sizes_[rank_ - 1] - position[rank_ - 1];
       if (full && left >= n && strides_[u * step_ + rank_ - 1] == use.size) {
         return R[use.operand] + offset(u, position);
+      }
+      if (use.loaded && !use.stored && u < kHeld) {
+        const char* element = nullptr;
+        if (full && left >= n && strides_[u * step_ + rank_ - 1] == 0) {
+          element = R[use.operand] + offset(u, position);
+          if (element == held[u]) return scratch;
+        }
+        held[u] = element;
       }
       if (use.loaded) {
         walk(u, R[use.operand], n, position,
@@ -1030,6 +1049,7 @@ class GroupRun {
   }
 
   static constexpr int kMaxStreams = 16;
+  static constexpr size_t kHeld = 16;
 
   const CompiledGroup& group_;
   const Binding& binding_;

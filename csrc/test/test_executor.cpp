@@ -79,6 +79,13 @@ struct Memory {
       : data(other.data), size(other.size), base(other.base), mapped(other.mapped) {
     other.base = nullptr;
   }
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data, other.data);
+    std::swap(size, other.size);
+    std::swap(base, other.base);
+    std::swap(mapped, other.mapped);
+    return *this;
+  }
   ~Memory() {
     if (base != nullptr) munmap(base, mapped);
   }
@@ -630,6 +637,55 @@ TEST(executor_fused_is_one_by_one_bit_for_bit) {
     if (!compare_scenes(actual, expected, group, "one by one")) return;
   }
   CHECK(run > 5 * refused);
+}
+
+TEST(executor_compiles_long_and_wide_groups) {
+  Random random(7);
+  {
+    Builder b(ComputeClass::f32);  // a chain of nearly as many nodes as a group may have
+    const uint16_t x = b.load(b.operand(DType::f32));
+    uint16_t y = x;
+    for (int i = 0; i < 4000; ++i) y = b.op(i % 2 ? Op::sub : Op::add, DType::f32, y, x);
+    b.store(y, b.operand(DType::f32));
+    check_group(b.group, make_scene(b.group, {1000}, random), "chain");
+    for (int i = 0; i < 100; ++i) y = b.op(Op::neg, DType::f32, y);
+    CHECK_THROWS(compile(b.group), Error, "too many nodes");
+  }
+  {
+    // 200 values alive at once: more memory than a small frame has.
+    Builder b(ComputeClass::f32);
+    const uint16_t x = b.load(b.operand(DType::f32));
+    std::vector<uint16_t> values = {b.op(Op::neg, DType::f32, x)};
+    for (int i = 0; i < 200; ++i) values.push_back(b.op(Op::sub, DType::f32, values.back(), x));
+    uint16_t sum = values[0];
+    for (size_t i = 0; i < values.size(); ++i) {
+      sum = b.op(Op::maximum, DType::f32, b.op(Op::sin, DType::f32, sum), values[i]);
+    }
+    b.store(sum, b.operand(DType::f32));
+    check_group(b.group, make_scene(b.group, {40'000}, random), "wide");
+  }
+}
+
+TEST(executor_broadcasts) {
+  Random random(8);
+  const std::vector<int64_t> sizes = {3, 5, 400};
+  // Strides in elements of bias, row scale, both and whole, the last of them reversed.
+  const int64_t cases[][3] = {{0, 0, 1}, {5, 1, 0}, {1, 0, 0}, {2000, 400, 1}, {2000, 400, -1}};
+  for (const auto& c : cases) {
+    for (const DType dtype : {DType::b8, DType::bf16, DType::f32, DType::f64}) {
+      Builder b(ComputeClass::f32);
+      const uint16_t x = b.load(b.operand(DType::f32));
+      const uint16_t y = b.load(b.operand(dtype, Layout::strided), DType::f32);
+      b.store(b.op(Op::mul, DType::f32, x, y), b.operand(DType::f32));
+      Scene scene = make_scene(b.group, sizes, random);
+      scene.memory[1] = Memory(6000 * dtype_size(dtype));
+      fill_random(scene.memory[1], dtype, random);
+      const auto size = static_cast<int64_t>(dtype_size(dtype));
+      scene.first[1] = c[2] < 0 ? 399 * dtype_size(dtype) : 0;
+      for (size_t d = 0; d < 3; ++d) scene.strides[3 + d] = c[d] * size;
+      check_group(b.group, scene, "broadcast");
+    }
+  }
 }
 
 namespace {
