@@ -21,6 +21,7 @@ constexpr int kMaxNodes = 4096;  // bounds the compiler's recursion
 constexpr int kMaxRank = 64;
 constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
 constexpr int64_t kSerialElements = 32'768;
+constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
 constexpr uint32_t kStackFrame = 32'768;
 constexpr DTypeSet kBool = dtype_bit(DType::b8);
@@ -515,7 +516,7 @@ class GroupCompiler {
     return -1;
   }
 
-  // The pair of a product that an addition can take in, its operands in the order of the form.
+  // The pair of a product that its consumer can take in, its operands in the order of the form.
   int product_pair(int v, int& x, int& y) const {
     const Node& node = group_.nodes[v];
     if (node.kind != NodeKind::compute || node.op != Op::mul || values_[v].uses != 1 ||
@@ -530,9 +531,9 @@ class GroupCompiler {
     return node.dtype == rounds[pair / 3] ? pair : -1;
   }
 
-  // acc +- x * y in one instruction, where the node is that.
-  bool multiply_add(const Node& node) {
-    if (node.a == node.b || (node.op != Op::add && node.op != Op::sub)) return false;
+  // The accumulator and x * y in one instruction, where the node is that.
+  bool with_product(const Node& node) {
+    if (node.a == node.b || node.op > Op::div) return false;
     int x = 0, y = 0;
     for (const bool second : {true, false}) {
       const int product = second ? node.b : node.a, other = second ? node.a : node.b;
@@ -544,8 +545,8 @@ class GroupCompiler {
         spill(other);
         return false;
       }
-      const int form = node.op == Op::add ? 0 : second ? 1 : 2;
-      push(kernels_.multiply_add[form][pair], values_[x].where, values_[y].where);
+      push(kernels_.with_product[index(node.op) + (second ? 0 : 4)][pair], values_[x].where,
+           values_[y].where);
       release(x);
       release(y);
       release(product);
@@ -558,7 +559,8 @@ class GroupCompiler {
   void binary(const Node& node) {
     const int a = node.a, b = node.b;
     const auto& forms = kernels_.binary[index(node.op)];
-    if (multiply_add(node)) return;
+    if (with_product(node)) return;
+    static_assert(static_cast<int>(Op::div) == 3, "the order of ClassKernels::start");
     if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
         accumulator_ != b) {
       if (const int pair = pair_of(a, b); pair >= 0) {
@@ -1039,6 +1041,7 @@ class GroupRun {
 
   void choose_streams() {
     if (group_.strided_) return;
+    if (group_.uses_.size() < kFewStreams) return;
     int64_t bytes = 0;
     for (const auto& use : group_.uses_) bytes += use.size * binding_.count;
     if (bytes < (int64_t{1} << 20)) return;

@@ -44,9 +44,9 @@ struct ClassKernels {
   AnyCode binary[kOpCount][kFormCount];
   // add, sub, mul and div of two operands, into the accumulator.
   AnyCode start[4][kPairCount];
-  // accumulator + x * y, accumulator - x * y, x * y - accumulator; the product is rounded to the
-  // dtype of x. A splat is y.
-  AnyCode multiply_add[3][kPairCount];
+  // add, sub, mul and div of the accumulator and x * y, then the other way round. The product is
+  // rounded to the dtype of x; a splat is y.
+  AnyCode with_product[8][kPairCount];
   // By the accumulator's place among the operands; bit 0 and 1: the first and the second of the
   // others is a splat.
   AnyCode ternary[kOpCount][3][4];

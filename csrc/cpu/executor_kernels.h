@@ -413,8 +413,16 @@ struct Instructions {
     row[1] = any(start<Row, M, FromSplat>);
     row[2] = any(start<Row, FromSplat, M>);
   }
+  template <class Row>
+  static void add_products(ClassKernels& kernels) {
+    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
+      constexpr size_t op = static_cast<size_t>(Row::kOp);
+      add_products_at<Row, 0>(kernels.with_product[op]);
+      add_products_at<Row, 1>(kernels.with_product[4 + op]);
+    }
+  }
   template <class Row, int place>
-  static void add_products(AnyCode* row) {
+  static void add_products_at(AnyCode* row) {
     add_product_pairs<Row, place, kOwn>(row + kMM);
     if constexpr (std::is_same_v<T, float>) {
       add_product_pairs<Row, place, DType::bf16>(row + kBB);
@@ -475,9 +483,10 @@ struct Instructions {
     add_starts<group_row_sub>(kernels);
     add_starts<group_row_mul>(kernels);
     add_starts<group_row_div>(kernels);
-    add_products<group_row_add, 0>(kernels.multiply_add[0]);
-    add_products<group_row_sub, 0>(kernels.multiply_add[1]);
-    add_products<group_row_sub, 1>(kernels.multiply_add[2]);
+    add_products<group_row_add>(kernels);
+    add_products<group_row_sub>(kernels);
+    add_products<group_row_mul>(kernels);
+    add_products<group_row_div>(kernels);
     return kernels;
   }
 };

@@ -423,6 +423,44 @@ TEST(executor_every_operation_in_every_form) {
   }
 }
 
+namespace {
+
+// The algebra of a row that only groups have, on pairs of numbers of its dtypes.
+template <class T>
+void check_algebra(Op op) {
+  const OpInfo& info = op_info(op);
+  const bool logical = !info.supports(DType::f32);
+  Random random(9);
+  const auto same = [](T a, T b) {
+    return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+  };
+  const auto number = [&] {
+    return logical ? static_cast<T>(random() % 2) : convert<T>(random_number(random));
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const T x = number(), y = number(), z = number();
+    const auto f = [&](T a, T b) { return interpret_op<T>(op, a, b, z); };
+    bool holds = true;
+    if (info.has(kCommutative)) holds = holds && same(f(x, y), f(y, x));
+    if (info.has(kInvolution)) holds = holds && same(f(f(x, y), y), x);
+    if (info.has(kIdempotent)) {
+      holds = holds && (info.arity == 1 ? same(f(f(x, y), y), f(x, y)) : same(f(x, x), x));
+    }
+    if (info.has_identity()) holds = holds && same(f(x, static_cast<T>(info.identity)), x);
+    if (info.has(kPredicate)) holds = holds && (f(x, y) == T(0) || f(x, y) == T(1));
+    if (!holds) return check::fail(__FILE__, __LINE__, info.name);
+  }
+}
+
+}  // namespace
+
+TEST(executor_rows_of_groups_have_their_algebra) {
+  for (int i = kPointwiseOpCount; i < kOpCount; ++i) {
+    check_algebra<float>(static_cast<Op>(i));
+    check_algebra<double>(static_cast<Op>(i));
+  }
+}
+
 TEST(executor_tails_of_every_length) {
   Random random(2);
   for (const ComputeClass c : kClasses) {
