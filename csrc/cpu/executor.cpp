@@ -17,7 +17,7 @@
 namespace hologram::cpu {
 namespace {
 
-constexpr int kMaxNodes = 4096;  // bounds the compiler's recursion
+constexpr int kMaxNodes = 4096;
 constexpr int kMaxRank = 64;
 constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
 constexpr int64_t kSerialElements = 32'768;
@@ -358,12 +358,62 @@ class GroupCompiler {
   // Brings value v to the accumulator, for a consumer that has `own` of its uses.
   void emit(int v, int own = 1) {
     if (accumulator_ == v) return;
-    Value& value = values_[v];
-    if (value.place != Place::nowhere) {
+    if (has_place(v)) {
       load_place(v);
       accumulator_ = v;
       return;
     }
+    // Down to where code starts and back, so that only second operands make the compiler recurse.
+    const size_t base = path_.size();
+    for (int u = v; u >= 0 && u != accumulator_ && !has_place(u); u = first_operand(u)) {
+      path_.push_back(u);
+    }
+    while (path_.size() > base) {
+      const int u = path_.back();
+      path_.pop_back();
+      if (u == v) {
+        emit_node(u, own);
+      } else {
+        const Node& consumer = group_.nodes[path_.back()];
+        emit_node(u, is_square(consumer) ? 2 : 1);
+      }
+    }
+  }
+
+  bool is_square(const Node& node) const {
+    return node.kind == NodeKind::compute && op_info(node.op).arity == 2 && node.a == node.b;
+  }
+
+  // The operand that has to be in the accumulator first, or -1.
+  int first_operand(int v) const {
+    const Node& node = group_.nodes[v];
+    const int n = arity(node);
+    if (n < 2) return n == 0 ? -1 : node.a;
+    const int args[3] = {node.a, node.b, node.c};
+    if (n == 3) return heaviest_of(args, -1);
+    if (node.a == node.b) return node.a;
+    int x, y;
+    for (const bool second : {true, false}) {
+      if (joins_product(node, second, x, y) >= 0) return second ? node.a : node.b;
+    }
+    if (has_place(node.a)) return has_place(node.b) ? -1 : node.b;
+    return has_place(node.b) ? node.a : heavier(node.a, node.b);
+  }
+
+  int heavier(int a, int b) const { return values_[b].registers > values_[a].registers ? b : a; }
+
+  // Of the operands of a ternary operation that cannot be read from memory, but not `last`.
+  int heaviest_of(const int (&args)[3], int last) const {
+    int next = -1;
+    for (const int v : args) {
+      if (v == last || has_ternary_place(v)) continue;
+      if (next < 0 || values_[v].registers > values_[next].registers) next = v;
+    }
+    return next;
+  }
+
+  void emit_node(int v, int own) {
+    Value& value = values_[v];
     const Node& node = group_.nodes[v];
     bool rounded = false;
     switch (node.kind) {
@@ -531,13 +581,20 @@ class GroupCompiler {
     return node.dtype == rounds[pair / 3] ? pair : -1;
   }
 
+  // The pair of the node's second (or first) operand as a product beside the other one.
+  int joins_product(const Node& node, bool second, int& x, int& y) const {
+    const int product = second ? node.b : node.a, other = second ? node.a : node.b;
+    if (node.op > Op::div || (has_place(other) && accumulator_ != other)) return -1;
+    return product_pair(product, x, y);
+  }
+
   // The accumulator and x * y in one instruction, where the node is that.
   bool with_product(const Node& node) {
-    if (node.a == node.b || node.op > Op::div) return false;
+    if (node.a == node.b) return false;
     int x = 0, y = 0;
     for (const bool second : {true, false}) {
       const int product = second ? node.b : node.a, other = second ? node.a : node.b;
-      if (has_place(other) || product_pair(product, x, y) < 0) continue;
+      if (joins_product(node, second, x, y) < 0) continue;
       emit(other);
       // What was emitted may have moved the product's operands.
       const int pair = product_pair(product, x, y);
@@ -583,7 +640,7 @@ class GroupCompiler {
     } else if (has_place(a)) {
       first = b;
     } else if (!has_place(b)) {
-      const int heavy = values_[b].registers > values_[a].registers ? b : a;
+      const int heavy = heavier(a, b);
       const int light = heavy == a ? b : a;
       emit(heavy);
       first = heavy;
@@ -610,11 +667,7 @@ class GroupCompiler {
     int last = -1;
     while (true) {
       // The heaviest first, what is in the accumulator already before it.
-      int next = -1;
-      for (const int v : args) {
-        if (v == last || has_ternary_place(v)) continue;
-        if (next < 0 || values_[v].registers > values_[next].registers) next = v;
-      }
+      const int next = heaviest_of(args, last);
       if (next < 0) break;
       if (last >= 0) spill_ternary(last);
       emit(next);
@@ -687,6 +740,7 @@ class GroupCompiler {
   std::vector<Value> values_;
   std::vector<int> next_store_;
   std::vector<bool> done_;
+  std::vector<int> path_;  // of emit
   std::vector<int> used_;  // index in uses_ by operand
   std::vector<int> reads_;
   std::vector<int> deferred_;
