@@ -64,39 +64,40 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 //   clamp: minimum(maximum(x, y), z) by comparisons; keeps x where it equals a bound (so -0 stays
 //     with a bound of +0), NaN of any operand propagates.
 //   fma: x * y + z with one rounding, for the opt-in contraction.
-#define HOLOGRAM_GROUP_OPS(X)                                                                    \
-  X(sqrt, 1, kReal, math_sqrt(x), kNone, kNoIdentity)                                            \
-  X(rsqrt, 1, kReal, T(1) / math_sqrt(x), kNone, kNoIdentity)                                    \
-  X(exp, 1, kReal, math_exp(x), kNone, kNoIdentity)                                              \
-  X(exp2, 1, kReal, math_exp2(x), kNone, kNoIdentity)                                            \
-  X(expm1, 1, kReal, math_expm1(x), kNone, kNoIdentity)                                          \
-  X(log, 1, kReal, math_log(x), kNone, kNoIdentity)                                              \
-  X(log2, 1, kReal, math_log2(x), kNone, kNoIdentity)                                            \
-  X(log1p, 1, kReal, math_log1p(x), kNone, kNoIdentity)                                          \
-  X(tanh, 1, kReal, math_tanh(x), kNone, kNoIdentity)                                            \
-  X(sigmoid, 1, kReal, math_sigmoid(x), kNone, kNoIdentity)                                      \
-  X(erf, 1, kReal, math_erf(x), kNone, kNoIdentity)                                              \
-  X(sin, 1, kReal, math_sin(x), kNone, kNoIdentity)                                              \
-  X(cos, 1, kReal, math_cos(x), kNone, kNoIdentity)                                              \
-  X(pow, 2, kReal, math_pow(x, y), kNone, 1.0)                                                   \
-  X(floor, 1, kReal, math_floor(x), kIdempotent, kNoIdentity)                                    \
-  X(ceil, 1, kReal, math_ceil(x), kIdempotent, kNoIdentity)                                      \
-  X(round, 1, kReal, math_round(x), kIdempotent, kNoIdentity)                                    \
-  X(trunc, 1, kReal, math_trunc(x), kIdempotent, kNoIdentity)                                    \
-  X(eq, 2, kOrdered, select(x == y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)         \
-  X(ne, 2, kOrdered, select(x != y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)         \
-  X(lt, 2, kOrdered, select(x < y, T(1), T(0)), kPredicate, kNoIdentity)                         \
-  X(le, 2, kOrdered, select(x <= y, T(1), T(0)), kPredicate, kNoIdentity)                        \
-  X(gt, 2, kOrdered, select(x > y, T(1), T(0)), kPredicate, kNoIdentity)                         \
-  X(ge, 2, kOrdered, select(x >= y, T(1), T(0)), kPredicate, kNoIdentity)                        \
-  X(where, 3, kOrdered, select(x != T(0), y, z), kCondition, kNoIdentity)                        \
-  X(clamp, 3, kOrdered, clamp_value(x, y, z), kNone, kNoIdentity)                                \
-  X(logical_not, 1, dtype_bit(DType::b8), T(1) - x, kInvolution | kPredicate, kNoIdentity)       \
-  X(logical_and, 2, dtype_bit(DType::b8), x* y, kCommutative | kIdempotent | kPredicate, 1.0)    \
-  X(logical_or, 2, dtype_bit(DType::b8), select(x > y, x, y),                                    \
-    kCommutative | kIdempotent | kPredicate, 0.0)                                                \
-  X(logical_xor, 2, dtype_bit(DType::b8), select(x != y, T(1), T(0)), kCommutative | kPredicate, \
-    0.0)                                                                                         \
+#define HOLOGRAM_GROUP_OPS(X)                                                                      \
+  X(sqrt, 1, kReal, math_sqrt(x), kNone, kNoIdentity)                                              \
+  X(rsqrt, 1, kReal, T(1) / math_sqrt(x), kNone, kNoIdentity)                                      \
+  X(exp, 1, kReal, math_exp(x), kNone, kNoIdentity)                                                \
+  X(exp2, 1, kReal, math_exp2(x), kNone, kNoIdentity)                                              \
+  X(expm1, 1, kReal, math_expm1(x), kNone, kNoIdentity)                                            \
+  X(log, 1, kReal, math_log(x), kNone, kNoIdentity)                                                \
+  X(log2, 1, kReal, math_log2(x), kNone, kNoIdentity)                                              \
+  X(log1p, 1, kReal, math_log1p(x), kNone, kNoIdentity)                                            \
+  X(tanh, 1, kReal, math_tanh(x), kNone, kNoIdentity)                                              \
+  X(sigmoid, 1, kReal, math_sigmoid(x), kNone, kNoIdentity)                                        \
+  X(erf, 1, kReal, math_erf(x), kNone, kNoIdentity)                                                \
+  X(sin, 1, kReal, math_sin(x), kNone, kNoIdentity)                                                \
+  X(cos, 1, kReal, math_cos(x), kNone, kNoIdentity)                                                \
+  X(pow, 2, kReal, math_pow(x, y), kNone, 1.0)                                                     \
+  X(floor, 1, kReal, math_floor(x), kIdempotent, kNoIdentity)                                      \
+  X(ceil, 1, kReal, math_ceil(x), kIdempotent, kNoIdentity)                                        \
+  X(round, 1, kReal, math_round(x), kIdempotent, kNoIdentity)                                      \
+  X(trunc, 1, kReal, math_trunc(x), kIdempotent, kNoIdentity)                                      \
+  X(eq, 2, kOrdered, select(x == y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)           \
+  X(ne, 2, kOrdered, select(x != y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)           \
+  X(lt, 2, kOrdered, select(x < y, T(1), T(0)), kPredicate, kNoIdentity)                           \
+  X(le, 2, kOrdered, select(x <= y, T(1), T(0)), kPredicate, kNoIdentity)                          \
+  X(gt, 2, kOrdered, select(x > y, T(1), T(0)), kPredicate, kNoIdentity)                           \
+  X(ge, 2, kOrdered, select(x >= y, T(1), T(0)), kPredicate, kNoIdentity)                          \
+  X(where, 3, kOrdered, select(x != T(0), y, z), kCondition, kNoIdentity)                          \
+  X(clamp, 3, kOrdered, clamp_value(x, y, z), kNone, kNoIdentity)                                  \
+  X(logical_not, 1, dtype_bit(DType::b8), T(1) - x, kInvolution | kPredicate, kNoIdentity)         \
+  X(logical_and, 2, dtype_bit(DType::b8), wrap_mul(x, y), kCommutative | kIdempotent | kPredicate, \
+    1.0)                                                                                           \
+  X(logical_or, 2, dtype_bit(DType::b8), select(x > y, x, y),                                      \
+    kCommutative | kIdempotent | kPredicate, 0.0)                                                  \
+  X(logical_xor, 2, dtype_bit(DType::b8), select(x != y, T(1), T(0)), kCommutative | kPredicate,   \
+    0.0)                                                                                           \
   X(fma, 3, kReal, math_fma(x, y, z), kNone, kNoIdentity)
 
 #define HOLOGRAM_OPS(X) HOLOGRAM_POINTWISE_OPS(X) HOLOGRAM_GROUP_OPS(X)

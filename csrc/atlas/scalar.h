@@ -58,6 +58,13 @@ template <class T>
   }
 }
 
+// The magnitude of a float x with the sign of y.
+template <class T>
+[[gnu::always_inline]] inline T with_sign(T x, T y) {
+  static_assert(std::is_floating_point_v<T>);
+  return std::is_same_v<T, float> ? __builtin_copysignf(x, y) : __builtin_copysign(x, y);
+}
+
 // x between two bounds, `high` where they cross.
 template <class T>
 [[gnu::always_inline]] inline T clamp_value(T x, T low, T high) {

@@ -17,10 +17,11 @@
 namespace hologram::cpu {
 namespace {
 
-constexpr int kMaxNodes = 4096;  // bounds the compiler's recursion
+constexpr int kMaxNodes = 4096;
 constexpr int kMaxRank = 64;
 constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
 constexpr int64_t kSerialElements = 32'768;
+constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
 constexpr uint32_t kStackFrame = 32'768;
 constexpr DTypeSet kBool = dtype_bit(DType::b8);
@@ -357,12 +358,62 @@ class GroupCompiler {
   // Brings value v to the accumulator, for a consumer that has `own` of its uses.
   void emit(int v, int own = 1) {
     if (accumulator_ == v) return;
-    Value& value = values_[v];
-    if (value.place != Place::nowhere) {
+    if (has_place(v)) {
       load_place(v);
       accumulator_ = v;
       return;
     }
+    // Down to where code starts and back, so that only second operands make the compiler recurse.
+    const size_t base = path_.size();
+    for (int u = v; u >= 0 && u != accumulator_ && !has_place(u); u = first_operand(u)) {
+      path_.push_back(u);
+    }
+    while (path_.size() > base) {
+      const int u = path_.back();
+      path_.pop_back();
+      if (u == v) {
+        emit_node(u, own);
+      } else {
+        const Node& consumer = group_.nodes[path_.back()];
+        emit_node(u, is_square(consumer) ? 2 : 1);
+      }
+    }
+  }
+
+  bool is_square(const Node& node) const {
+    return node.kind == NodeKind::compute && op_info(node.op).arity == 2 && node.a == node.b;
+  }
+
+  // The operand that has to be in the accumulator first, or -1.
+  int first_operand(int v) const {
+    const Node& node = group_.nodes[v];
+    const int n = arity(node);
+    if (n < 2) return n == 0 ? -1 : node.a;
+    const int args[3] = {node.a, node.b, node.c};
+    if (n == 3) return heaviest_of(args, -1);
+    if (node.a == node.b) return node.a;
+    int x, y;
+    for (const bool second : {true, false}) {
+      if (joins_product(node, second, x, y) >= 0) return second ? node.a : node.b;
+    }
+    if (has_place(node.a)) return has_place(node.b) ? -1 : node.b;
+    return has_place(node.b) ? node.a : heavier(node.a, node.b);
+  }
+
+  int heavier(int a, int b) const { return values_[b].registers > values_[a].registers ? b : a; }
+
+  // Of the operands of a ternary operation that cannot be read from memory, but not `last`.
+  int heaviest_of(const int (&args)[3], int last) const {
+    int next = -1;
+    for (const int v : args) {
+      if (v == last || has_ternary_place(v)) continue;
+      if (next < 0 || values_[v].registers > values_[next].registers) next = v;
+    }
+    return next;
+  }
+
+  void emit_node(int v, int own) {
+    Value& value = values_[v];
     const Node& node = group_.nodes[v];
     bool rounded = false;
     switch (node.kind) {
@@ -496,9 +547,86 @@ class GroupCompiler {
     }
   }
 
+  // How two values that have places are read by one instruction, or -1.
+  int pair_of(int a, int b) const {
+    const auto kind = [&](int v) {
+      switch (values_[v].place) {
+        case Place::memory: return 0;
+        case Place::bf16: return 1;
+        case Place::f16: return 2;
+        case Place::splat: return 3;
+        case Place::nowhere: break;
+      }
+      return 4;
+    };
+    const int x = kind(a), y = kind(b);
+    if (x < 3 && x == y) return 3 * x;
+    if (x < 3 && y == 3) return 3 * x + 1;
+    if (x == 3 && y < 3) return 3 * y + 2;
+    return -1;
+  }
+
+  // The pair of a product that its consumer can take in, its operands in the order of the form.
+  int product_pair(int v, int& x, int& y) const {
+    const Node& node = group_.nodes[v];
+    if (node.kind != NodeKind::compute || node.op != Op::mul || values_[v].uses != 1 ||
+        has_place(v) || accumulator_ == v) {
+      return -1;
+    }
+    x = node.a, y = node.b;
+    if (has_place(x) && values_[x].place == Place::splat) std::swap(x, y);
+    const int pair = pair_of(x, y);
+    if (pair < 0 || pair % 3 == 2) return -1;
+    const DType rounds[] = {own_, DType::bf16, DType::f16};
+    return node.dtype == rounds[pair / 3] ? pair : -1;
+  }
+
+  // The pair of the node's second (or first) operand as a product beside the other one.
+  int joins_product(const Node& node, bool second, int& x, int& y) const {
+    const int product = second ? node.b : node.a, other = second ? node.a : node.b;
+    if (node.op > Op::div || (has_place(other) && accumulator_ != other)) return -1;
+    return product_pair(product, x, y);
+  }
+
+  // The accumulator and x * y in one instruction, where the node is that.
+  bool with_product(const Node& node) {
+    if (node.a == node.b) return false;
+    int x = 0, y = 0;
+    for (const bool second : {true, false}) {
+      const int product = second ? node.b : node.a, other = second ? node.a : node.b;
+      if (joins_product(node, second, x, y) < 0) continue;
+      emit(other);
+      // What was emitted may have moved the product's operands.
+      const int pair = product_pair(product, x, y);
+      if (pair < 0) {
+        spill(other);
+        return false;
+      }
+      push(kernels_.with_product[index(node.op) + (second ? 0 : 4)][pair], values_[x].where,
+           values_[y].where);
+      release(x);
+      release(y);
+      release(product);
+      release(other);
+      return true;
+    }
+    return false;
+  }
+
   void binary(const Node& node) {
     const int a = node.a, b = node.b;
     const auto& forms = kernels_.binary[index(node.op)];
+    if (with_product(node)) return;
+    static_assert(static_cast<int>(Op::div) == 3, "the order of ClassKernels::start");
+    if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
+        accumulator_ != b) {
+      if (const int pair = pair_of(a, b); pair >= 0) {
+        push(kernels_.start[index(node.op)][pair], values_[a].where, values_[b].where);
+        release(a);
+        release(b);
+        return;
+      }
+    }
     if (a == b) {
       emit(a, 2);
       push(forms[kSelf]);
@@ -512,7 +640,7 @@ class GroupCompiler {
     } else if (has_place(a)) {
       first = b;
     } else if (!has_place(b)) {
-      const int heavy = values_[b].registers > values_[a].registers ? b : a;
+      const int heavy = heavier(a, b);
       const int light = heavy == a ? b : a;
       emit(heavy);
       first = heavy;
@@ -539,11 +667,7 @@ class GroupCompiler {
     int last = -1;
     while (true) {
       // The heaviest first, what is in the accumulator already before it.
-      int next = -1;
-      for (const int v : args) {
-        if (v == last || has_ternary_place(v)) continue;
-        if (next < 0 || values_[v].registers > values_[next].registers) next = v;
-      }
+      const int next = heaviest_of(args, last);
       if (next < 0) break;
       if (last >= 0) spill_ternary(last);
       emit(next);
@@ -616,6 +740,7 @@ class GroupCompiler {
   std::vector<Value> values_;
   std::vector<int> next_store_;
   std::vector<bool> done_;
+  std::vector<int> path_;  // of emit
   std::vector<int> used_;  // index in uses_ by operand
   std::vector<int> reads_;
   std::vector<int> deferred_;
@@ -686,6 +811,15 @@ void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step
   const auto loop = [&]<class U>(U) {
     if (to_step == static_cast<int64_t>(sizeof(U)) && from_step == to_step) {
       std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
+      return;
+    }
+    if (from_step == 0 && to_step == static_cast<int64_t>(sizeof(U))) {
+      char pattern[16];
+      for (size_t i = 0; i < sizeof pattern; i += sizeof(U))
+        std::memcpy(pattern + i, from, sizeof(U));
+      constexpr auto each = static_cast<int64_t>(sizeof pattern / sizeof(U));
+      for (; n >= each; n -= each, to += sizeof pattern) std::memcpy(to, pattern, sizeof pattern);
+      std::memcpy(to, pattern, static_cast<size_t>(n) * sizeof(U));
       return;
     }
     for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * to_step, from + i * from_step, sizeof(U));
@@ -867,11 +1001,12 @@ class GroupRun {
     }
     char* const* R = reinterpret_cast<char* const*>(frame);
     char** B = block_pointers(frame);
+    const char* held[kHeld] = {};
     for (int64_t at = begin; at < end; at += kernels_.lanes) {
       const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
         const auto& use = group_.uses_[u];
-        B[use.operand] = place_block(frame, R, u, at, n, position);
+        B[use.operand] = place_block(frame, R, u, at, n, position, held);
       }
       kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
@@ -892,8 +1027,9 @@ class GroupRun {
   }
 
   // Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
+  // held[u]: the element that fills the copy since an earlier block, or null.
   char* place_block(char* frame, char* const* R, size_t u, int64_t at, int64_t n,
-                    const int64_t* position) const {
+                    const int64_t* position, const char** held) const {
     const auto& use = group_.uses_[u];
     char* scratch = frame + use.scratch;
     const bool full = n == kernels_.lanes;
@@ -905,6 +1041,14 @@ class GroupRun {
       const int64_t left = sizes_[rank_ - 1] - position[rank_ - 1];
       if (full && left >= n && strides_[u * step_ + rank_ - 1] == use.size) {
         return R[use.operand] + offset(u, position);
+      }
+      if (use.loaded && !use.stored && u < kHeld) {
+        const char* element = nullptr;
+        if (full && left >= n && strides_[u * step_ + rank_ - 1] == 0) {
+          element = R[use.operand] + offset(u, position);
+          if (element == held[u]) return scratch;
+        }
+        held[u] = element;
       }
       if (use.loaded) {
         walk(u, R[use.operand], n, position,
@@ -951,6 +1095,7 @@ class GroupRun {
 
   void choose_streams() {
     if (group_.strided_) return;
+    if (group_.uses_.size() < kFewStreams) return;
     int64_t bytes = 0;
     for (const auto& use : group_.uses_) bytes += use.size * binding_.count;
     if (bytes < (int64_t{1} << 20)) return;
@@ -961,6 +1106,7 @@ class GroupRun {
   }
 
   static constexpr int kMaxStreams = 16;
+  static constexpr size_t kHeld = 16;
 
   const CompiledGroup& group_;
   const Binding& binding_;

@@ -57,6 +57,11 @@ class CompiledGroup {
 
 // Throws Error for a group that breaks the rules of atlas/group.h or that this executor cannot
 // compute. `isa` has to be one that this processor has.
+//
+// Values may have the dtypes that their class holds exactly: b8, u8, i8, i16, f16, bf16 and f32 in
+// f32; these, i32 and f64 in f64; b8 and the integers in i64. Operands in memory may have any dtype
+// that is not complex; refused are loads that would pass through the class as another number (i32,
+// i64 or f64 to a value of f32's class that is not real, floats to b8 in i64). At most 4096 nodes.
 std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
 
 // Reserves what it needs before the first store; throws OutOfMemory or Error only then.

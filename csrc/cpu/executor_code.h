@@ -23,6 +23,10 @@ struct Instruction {
 // Forms of the operand beside the accumulator; kSwapped + form: it is the first operand.
 enum Form { kMemory, kSplat, kSelf, kMemoryBf16, kMemoryF16, kSwapped, kFormCount = 2 * kSwapped };
 
+// Two operands that are not the accumulator: memory of the class's dtype (M), bf16 (B) or f16 (H),
+// or a splat (S).
+enum Pair { kMM, kMS, kSM, kBB, kBS, kSB, kHH, kHS, kSH, kPairCount };
+
 // Memory that is worth fetching ahead.
 struct Stream {
   int32_t pointer;
@@ -38,6 +42,11 @@ struct ClassKernels {
   AnyCode load_splat, end;
   AnyCode unary[kOpCount];
   AnyCode binary[kOpCount][kFormCount];
+  // add, sub, mul and div of two operands, into the accumulator.
+  AnyCode start[4][kPairCount];
+  // add, sub, mul and div of the accumulator and x * y, then the other way round. The product is
+  // rounded to the dtype of x; a splat is y.
+  AnyCode with_product[8][kPairCount];
   // By the accumulator's place among the operands; bit 0 and 1: the first and the second of the
   // others is a splat.
   AnyCode ternary[kOpCount][3][4];

@@ -207,8 +207,13 @@ HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
 
 // Whether eight copies of the operation would be too much code.
-template <class T>
+template <class T, int W>
 constexpr bool is_heavy(Op op) {
+  // With 32 registers the constants stay in some of them.
+  if (std::is_same_v<T, float> && W == 64 &&
+      (op == Op::exp || op == Op::log || op == Op::tanh || op == Op::sigmoid || op == Op::fma)) {
+    return false;
+  }
   if (std::is_same_v<T, int64_t>) return op == Op::mul || op == Op::clamp;
   return (op >= Op::exp && op <= Op::pow) || op == Op::fma;
 }
@@ -315,7 +320,32 @@ struct Instructions {
     const Y y(ip->x, R, off);
     const Z z(ip->y, R, off);
 #define HOLOGRAM_Y(k, a) compute<Row, place>(a, y.get(k, a), z.get(k, a))
-    HOLOGRAM_FOR_ALL(is_heavy<T>(Row::kOp), HOLOGRAM_Y)
+    HOLOGRAM_FOR_ALL((is_heavy<T, W>(Row::kOp)), HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+
+  // Both operands beside the accumulator, which is overwritten.
+  template <class Row, class X, class Y>
+  static void start(HOLOGRAM_STATE) {
+    const X x(ip->x, R, off);
+    const Y y(ip->y, R, off);
+#define HOLOGRAM_Y(k, a) compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a))
+    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+
+  // The row of the accumulator, as operand `place`, and the product of two others.
+  template <class Row, int place, DType dtype, class X, class Y>
+  static void multiply_then(HOLOGRAM_STATE) {
+    const X x(ip->x, R, off);
+    const Y y(ip->y, R, off);
+#define HOLOGRAM_Y(k, a)                                                                         \
+  compute<Row, place>(                                                                           \
+      a, Lanes<T, dtype, W>::round(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a))), \
+      Vec(a))
+    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
 #undef HOLOGRAM_Y
     HOLOGRAM_NEXT;
   }
@@ -366,6 +396,45 @@ struct Instructions {
     row[place][2] = any(operate<Row, place, Memory, FromSplat>);
     row[place][3] = any(operate<Row, place, FromSplat, FromSplat>);
   }
+  template <class Row>
+  static void add_starts(ClassKernels& kernels) {
+    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
+      AnyCode* row = kernels.start[static_cast<size_t>(Row::kOp)];
+      add_start_pairs<Row, Memory>(row + kMM);
+      if constexpr (std::is_same_v<T, float>) {
+        add_start_pairs<Row, FromMemory<DType::bf16>>(row + kBB);
+        add_start_pairs<Row, FromMemory<DType::f16>>(row + kHH);
+      }
+    }
+  }
+  template <class Row, class M>
+  static void add_start_pairs(AnyCode* row) {
+    row[0] = any(start<Row, M, M>);
+    row[1] = any(start<Row, M, FromSplat>);
+    row[2] = any(start<Row, FromSplat, M>);
+  }
+  template <class Row>
+  static void add_products(ClassKernels& kernels) {
+    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
+      constexpr size_t op = static_cast<size_t>(Row::kOp);
+      add_products_at<Row, 0>(kernels.with_product[op]);
+      add_products_at<Row, 1>(kernels.with_product[4 + op]);
+    }
+  }
+  template <class Row, int place>
+  static void add_products_at(AnyCode* row) {
+    add_product_pairs<Row, place, kOwn>(row + kMM);
+    if constexpr (std::is_same_v<T, float>) {
+      add_product_pairs<Row, place, DType::bf16>(row + kBB);
+      add_product_pairs<Row, place, DType::f16>(row + kHH);
+    }
+  }
+  template <class Row, int place, DType dtype>
+  static void add_product_pairs(AnyCode* row) {
+    using M = FromMemory<dtype>;
+    row[0] = any(multiply_then<Row, place, dtype, M, M>);
+    row[1] = any(multiply_then<Row, place, dtype, M, FromSplat>);
+  }
   template <DType dtype>
   static void add_dtype(ClassKernels& kernels) {
     kernels.load[static_cast<size_t>(dtype)] = any(load<dtype>);
@@ -410,6 +479,14 @@ struct Instructions {
   add_row<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
+    add_starts<group_row_add>(kernels);
+    add_starts<group_row_sub>(kernels);
+    add_starts<group_row_mul>(kernels);
+    add_starts<group_row_div>(kernels);
+    add_products<group_row_add>(kernels);
+    add_products<group_row_sub>(kernels);
+    add_products<group_row_mul>(kernels);
+    add_products<group_row_div>(kernels);
     return kernels;
   }
 };

@@ -95,6 +95,7 @@ HOLOGRAM_INLINE Simd<E, W> select(typename Simd<E, W>::Mask c, Simd<E, W> a, Sim
 // The op table's helpers (atlas/scalar.h) for lanes, beside those for scalars. Integers wrap.
 using hologram::is_nan;
 using hologram::select;
+using hologram::with_sign;
 using hologram::wrap_abs;
 using hologram::wrap_add;
 using hologram::wrap_mul;

@@ -79,6 +79,13 @@ struct Memory {
       : data(other.data), size(other.size), base(other.base), mapped(other.mapped) {
     other.base = nullptr;
   }
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data, other.data);
+    std::swap(size, other.size);
+    std::swap(base, other.base);
+    std::swap(mapped, other.mapped);
+    return *this;
+  }
   ~Memory() {
     if (base != nullptr) munmap(base, mapped);
   }
@@ -416,6 +423,44 @@ TEST(executor_every_operation_in_every_form) {
   }
 }
 
+namespace {
+
+// The algebra of a row that only groups have, on pairs of numbers of its dtypes.
+template <class T>
+void check_algebra(Op op) {
+  const OpInfo& info = op_info(op);
+  const bool logical = !info.supports(DType::f32);
+  Random random(9);
+  const auto same = [](T a, T b) {
+    return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+  };
+  const auto number = [&] {
+    return logical ? static_cast<T>(random() % 2) : convert<T>(random_number(random));
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const T x = number(), y = number(), z = number();
+    const auto f = [&](T a, T b) { return interpret_op<T>(op, a, b, z); };
+    bool holds = true;
+    if (info.has(kCommutative)) holds = holds && same(f(x, y), f(y, x));
+    if (info.has(kInvolution)) holds = holds && same(f(f(x, y), y), x);
+    if (info.has(kIdempotent)) {
+      holds = holds && (info.arity == 1 ? same(f(f(x, y), y), f(x, y)) : same(f(x, x), x));
+    }
+    if (info.has_identity()) holds = holds && same(f(x, static_cast<T>(info.identity)), x);
+    if (info.has(kPredicate)) holds = holds && (f(x, y) == T(0) || f(x, y) == T(1));
+    if (!holds) return check::fail(__FILE__, __LINE__, info.name);
+  }
+}
+
+}  // namespace
+
+TEST(executor_rows_of_groups_have_their_algebra) {
+  for (int i = kPointwiseOpCount; i < kOpCount; ++i) {
+    check_algebra<float>(static_cast<Op>(i));
+    check_algebra<double>(static_cast<Op>(i));
+  }
+}
+
 TEST(executor_tails_of_every_length) {
   Random random(2);
   for (const ComputeClass c : kClasses) {
@@ -630,6 +675,55 @@ TEST(executor_fused_is_one_by_one_bit_for_bit) {
     if (!compare_scenes(actual, expected, group, "one by one")) return;
   }
   CHECK(run > 5 * refused);
+}
+
+TEST(executor_compiles_long_and_wide_groups) {
+  Random random(7);
+  {
+    Builder b(ComputeClass::f32);  // a chain of nearly as many nodes as a group may have
+    const uint16_t x = b.load(b.operand(DType::f32));
+    uint16_t y = x;
+    for (int i = 0; i < 4000; ++i) y = b.op(i % 2 ? Op::sub : Op::add, DType::f32, y, x);
+    b.store(y, b.operand(DType::f32));
+    check_group(b.group, make_scene(b.group, {1000}, random), "chain");
+    for (int i = 0; i < 100; ++i) y = b.op(Op::neg, DType::f32, y);
+    CHECK_THROWS(compile(b.group), Error, "too many nodes");
+  }
+  {
+    // 200 values alive at once: more memory than a small frame has.
+    Builder b(ComputeClass::f32);
+    const uint16_t x = b.load(b.operand(DType::f32));
+    std::vector<uint16_t> values = {b.op(Op::neg, DType::f32, x)};
+    for (int i = 0; i < 200; ++i) values.push_back(b.op(Op::sub, DType::f32, values.back(), x));
+    uint16_t sum = values[0];
+    for (size_t i = 0; i < values.size(); ++i) {
+      sum = b.op(Op::maximum, DType::f32, b.op(Op::sin, DType::f32, sum), values[i]);
+    }
+    b.store(sum, b.operand(DType::f32));
+    check_group(b.group, make_scene(b.group, {40'000}, random), "wide");
+  }
+}
+
+TEST(executor_broadcasts) {
+  Random random(8);
+  const std::vector<int64_t> sizes = {3, 5, 400};
+  // Strides in elements of bias, row scale, both and whole, the last of them reversed.
+  const int64_t cases[][3] = {{0, 0, 1}, {5, 1, 0}, {1, 0, 0}, {2000, 400, 1}, {2000, 400, -1}};
+  for (const auto& c : cases) {
+    for (const DType dtype : {DType::b8, DType::bf16, DType::f32, DType::f64}) {
+      Builder b(ComputeClass::f32);
+      const uint16_t x = b.load(b.operand(DType::f32));
+      const uint16_t y = b.load(b.operand(dtype, Layout::strided), DType::f32);
+      b.store(b.op(Op::mul, DType::f32, x, y), b.operand(DType::f32));
+      Scene scene = make_scene(b.group, sizes, random);
+      scene.memory[1] = Memory(6000 * dtype_size(dtype));
+      fill_random(scene.memory[1], dtype, random);
+      const auto size = static_cast<int64_t>(dtype_size(dtype));
+      scene.first[1] = c[2] < 0 ? 399 * dtype_size(dtype) : 0;
+      for (size_t d = 0; d < 3; ++d) scene.strides[3 + d] = c[d] * size;
+      check_group(b.group, scene, "broadcast");
+    }
+  }
 }
 
 namespace {
