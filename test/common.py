@@ -58,6 +58,10 @@ def run_python(
 class HologramTestCase(TestCase):
     """Every test ends with a computation on the device: no failure may leave it unusable."""
 
+    def setUp(self) -> None:
+        super().setUp()
+        torch.hologram.init()  # statistics are empty before the first use
+
     def tearDown(self) -> None:
         left = torch.arange(6.0, device="hologram").reshape(2, 3)
         self.assertEqual((left @ left.t()).cpu(), torch.tensor([[5.0, 14.0], [14.0, 50.0]]))

@@ -16,16 +16,24 @@ def _accumulate_as_on_the_cpu() -> None:
         from torch.nn.modules import linear_cross_entropy_options as options
     except ImportError:
         return
-    for (device_type, dtype), choice in list(options._AUTO_DEFAULTS.items()):
+    # Private names, of which each version of torch has others. Without one the default holds.
+    defaults = getattr(options, "_AUTO_DEFAULTS", {})
+    for (device_type, dtype), choice in list(defaults.items()):
         if device_type == "cpu":
-            options._AUTO_DEFAULTS[DEVICE_TYPE, dtype] = choice
-    theirs = options.LinearCrossEntropyOptions._resolve_auto_acc_dtype
+            defaults[DEVICE_TYPE, dtype] = choice
+    if policy := getattr(options, "_auto_acc_policy", None):
+        options._auto_acc_policy = lambda device_type, dtype: policy(  # type: ignore[attr-defined]
+            "cpu" if device_type == DEVICE_TYPE else device_type, dtype
+        )
+    chosen = getattr(options.LinearCrossEntropyOptions, "_resolve_auto_acc_dtype", None)
+    if chosen is None:
+        return
 
-    def ours(dtype: torch.dtype, device: torch.device | None) -> torch.dtype | None:
+    def resolve(dtype: torch.dtype, device: torch.device | None) -> torch.dtype | None:
         on_device = device is not None and device.type == DEVICE_TYPE
-        return theirs(dtype, torch.device("cpu") if on_device else device)
+        return chosen(dtype, torch.device("cpu") if on_device else device)  # type: ignore[no-any-return]
 
-    options.LinearCrossEntropyOptions._resolve_auto_acc_dtype = staticmethod(ours)  # type: ignore[method-assign]
+    options.LinearCrossEntropyOptions._resolve_auto_acc_dtype = staticmethod(resolve)  # type: ignore[method-assign]
 
 
 def register() -> None:

@@ -9,6 +9,14 @@
 #include "atlas/device.h"
 
 namespace hologram::aten {
+namespace {
+
+// at::Generator::mutex() is not const.
+std::mutex& mutex_of(const at::Generator& generator) {
+  return generator.unsafeGetGeneratorImpl()->mutex_;
+}
+
+}  // namespace
 
 HologramGenerator::HologramGenerator(c10::DeviceIndex device, at::Generator cpu)
     : c10::GeneratorImpl(c10::Device(kHologram, device),
@@ -21,12 +29,15 @@ void HologramGenerator::set_current_seed(uint64_t seed) {
   cpu_.set_current_seed(seed);
 }
 void HologramGenerator::set_offset(uint64_t offset) {
+  std::lock_guard<std::mutex> lock(cpu_.mutex());
   cpu_.set_offset(offset);
 }
 uint64_t HologramGenerator::get_offset() const {
+  std::lock_guard<std::mutex> lock(mutex_of(cpu_));
   return cpu_.get_offset();
 }
 uint64_t HologramGenerator::current_seed() const {
+  std::lock_guard<std::mutex> lock(mutex_of(cpu_));
   return cpu_.current_seed();
 }
 uint64_t HologramGenerator::seed() {
@@ -38,9 +49,11 @@ void HologramGenerator::set_state(const c10::TensorImpl& state) {
   cpu_.unsafeGetGeneratorImpl()->set_state(state);
 }
 c10::intrusive_ptr<c10::TensorImpl> HologramGenerator::get_state() const {
+  std::lock_guard<std::mutex> lock(mutex_of(cpu_));
   return cpu_.unsafeGetGeneratorImpl()->get_state();
 }
 HologramGenerator* HologramGenerator::clone_impl() const {
+  std::lock_guard<std::mutex> lock(mutex_of(cpu_));
   return new HologramGenerator(device_.index(), cpu_.clone());
 }
 
