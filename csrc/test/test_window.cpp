@@ -59,10 +59,6 @@ Operands binary(Op op, int64_t count, View out, View a, View b, DType dtype = DT
   return {static_cast<Code>(op), dtype, 2, count, {}, out, {a, b, {}}};
 }
 
-Operands unary(Op op, int64_t count, View out, View a, DType dtype = DType::f32) {
-  return {static_cast<Code>(op), dtype, 1, count, {}, out, {a, {}, {}}};
-}
-
 struct Stream {
   Interpreter executor;
   Heap heap;
@@ -308,7 +304,7 @@ class Generator {
     step.a_offset = offset(plain);
     step.b_offset = offset(plain);
     do {
-      step.op = static_cast<Op>(pick(kOpCount));
+      step.op = static_cast<Op>(pick(kPointwiseOpCount));
     } while (!op_info(step.op).supports(step.dtype == DType::bf16 ? DType::f32 : step.dtype));
     step.copy = pick(12) == 0;
     step.immediate = pick(3) == 0;
