@@ -26,9 +26,9 @@ struct Block {
   std::atomic<uint32_t> refs{2};
   MemoryPool* pool = nullptr;  // of the device
   int32_t device = 0;
-  bool foreign = false;               // another allocator owns the bytes
-  Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where foreign or without bytes
-  size_t foreign_bytes = 0;           // bytes owned by another allocator, counted in the statistics
+  bool foreign = false;      // another allocator owns the bytes
+  void* data = nullptr;      // pool memory; null where foreign or without bytes
+  size_t foreign_bytes = 0;  // bytes owned by another allocator, counted in the statistics
 
   // From a few that the thread keeps: every storage makes one.
   static void* operator new(size_t size);

@@ -40,11 +40,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
   }
 
   bool initialized() override { return is_initialized(); }
-  void emptyCache(c10::MempoolId_t) override {
-    for (int index = 0; index < device_count(); ++index) {
-      device(index).memory().trim();
-    }
-  }
+  void emptyCache(c10::MempoolId_t) override { empty_caches(); }
   // Execution is in program order on the host: memory freed after a use was issued is free.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
@@ -86,6 +82,14 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator())
 
 MemoryPool& device_memory(c10::DeviceIndex index) {
   return device(index).memory();
+}
+
+void empty_caches() {
+  for (int index = 0; index < device_count(); ++index) {
+    if (auto* device = device_if_used(index)) {
+      device->memory().trim();
+    }
+  }
 }
 
 c10::Allocator* device_allocator() {

@@ -14,6 +14,9 @@ constexpr auto kHologram = c10::DeviceType::PrivateUse1;
 // an index that exists.
 MemoryPool& device_memory(c10::DeviceIndex device);
 
+// Gives back to the system what the devices hold without use.
+void empty_caches();
+
 // The allocator registered for the device type.
 c10::Allocator* device_allocator();
 
