@@ -80,7 +80,7 @@ test: ## Lint, C++ unit tests, generated docs, then every Python test
 test-full: ## Every dtype, the tests that take minutes, the sanitizers; SHARD=i/n for a part
 	@$(MAKE) build
 ifneq ($(filter 1/%,$(SHARD)),)
-	@$(MAKE) lint test-core test-sanitizers check-docs
+	@$(MAKE) lint test-sanitizers check-docs
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 from pathlib import Path
+from runpy import run_path
 
 ROOT = Path(__file__).parent.resolve()
 os.chdir(ROOT)
@@ -20,10 +21,7 @@ except ImportError as error:  # an isolated build has no torch to build against
 
 from setuptools import setup
 
-SUPPORTED = re.findall(
-    r'"(2\.\d+)"',
-    re.search(r"^SUPPORTED = .+$", Path("torch_hologram/_version_check.py").read_text(), re.M)[0],
-)
+SUPPORTED = run_path("torch_hologram/_version_check.py")["SUPPORTED"]
 # Compiles with any torch, to see what a newer one would need; the package still refuses to load.
 ANY_TORCH = os.environ.get("HOLOGRAM_BUILD_ANY_TORCH") == "1"
 TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])

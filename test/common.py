@@ -18,6 +18,31 @@ TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:
 # Before 2.13 fork_rng() without a device type means CUDA, whatever accelerator there is.
 FORK_RNG_MEANS_THE_ACCELERATOR = TORCH >= (2, 13)
 
+# Every dtype that torch has kernels for, in the order in which the conformance suite takes them.
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.complex32,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+)
+
 
 def run_python(
     source: str,

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.cuda.comm
 import torch.multiprocessing as mp
-from common import HologramTestCase, run_python
+from common import DTYPES, HologramTestCase, run_python
 from torch import nn
 from torch.nn import parallel
 from torch.nn.parallel import comm
@@ -319,31 +319,6 @@ class TestCurrentDevice(SeveralDevicesTestCase):
             self.assertEqual(seen["start", index], 0)
             self.assertEqual(seen["set", index], index)
             self.assertEqual(seen["made", index], index)
-
-
-DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex128,
-    torch.complex64,
-    torch.complex32,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-]
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 import torch
-from common import HologramTestCase, run_python
+from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 MIB = 1 << 20
@@ -371,66 +371,39 @@ class TestOutOfMemory(HologramTestCase):
             hologram.caching_allocator_delete(16)
 
 
+# The long runs are those of benchmarks/memory.py, which says what they do.
 RANDOM_TENSORS = """
-import random, sys, torch
-allocations = int(sys.argv[1])
-rng = random.Random(0)
-live = [None] * 200
-early = 0
-for step in range(allocations):
-    size = 1 << rng.randrange(21)
-    slot = rng.randrange(200)
-    live[slot] = None
-    live[slot] = torch.empty(size + rng.randrange(size), dtype=torch.uint8, device="hologram")
-    if step == allocations // 2:
-        early = torch.hologram.max_memory_reserved()
-reserved, allocated = torch.hologram.max_memory_reserved(), torch.hologram.max_memory_allocated()
-MIB = 1 << 20
-assert reserved <= 2 * allocated + 16 * MIB, (reserved, allocated)
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import memory
+growth = memory.random_tensors(int(sys.argv[2]))
+early, reserved, allocated = growth.reserved[49], growth.reserved[99], growth.allocated[99]
+assert reserved <= 2 * allocated + 16, (reserved, allocated)  # MiB
 assert reserved <= 1.1 * early, (reserved, early)
-live.clear()
 torch.hologram.empty_cache()
 assert torch.hologram.memory_reserved() == 0
 """
 
 # Prints the resident memory after every hundredth of the steps, in KiB.
 TRAINING = """
-import json, os, random, sys, torch
-steps = int(sys.argv[1])
-torch.manual_seed(0)
-torch.set_num_threads(1)
-rng = random.Random(0)
-model = torch.nn.Sequential(
-    torch.nn.Embedding(100, 64),
-    torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True),
-    torch.nn.Linear(64, 100),
-).to("hologram")
-optimizer = torch.optim.AdamW(model.parameters(), fused=False)
-resident = []
-for step in range(steps):
-    words = torch.randint(100, (rng.randint(1, 16), rng.randint(2, 64)), device="hologram")
-    loss = torch.nn.functional.cross_entropy(model(words)[:, :-1].flatten(0, 1),
-                                             words[:, 1:].flatten())
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if (step + 1) % (steps // 100) == 0:
-        with open("/proc/self/statm") as statm:
-            resident.append(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024)
-print(json.dumps(resident))
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import memory
+print(json.dumps(memory.train("hologram", int(sys.argv[2]))))
 """
+BENCHMARKS = str(ROOT / "benchmarks")
 
 
 class TestNoGrowth(HologramTestCase):
     def test_reserved_bytes_over_random_tensors(self):
-        run_python(RANDOM_TENSORS, "100000")
+        run_python(RANDOM_TENSORS, BENCHMARKS, "100000")
 
     @pytest.mark.full
     def test_reserved_bytes_over_a_million_random_tensors(self):
-        run_python(RANDOM_TENSORS, "1000000")
+        run_python(RANDOM_TENSORS, BENCHMARKS, "1000000")
 
     def check_training(self, steps: int, timeout: float) -> None:
-        output = run_python(TRAINING, str(steps), timeout=timeout).stdout
+        output = run_python(TRAINING, BENCHMARKS, str(steps), timeout=timeout).stdout
         resident = json.loads(output)
         self.assertEqual(len(resident), 100)
         # The first half meets most shapes; after that nothing may be added but noise.

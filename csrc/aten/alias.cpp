@@ -142,15 +142,20 @@ const at::Tensor* AliasFrame::known_alias(const at::Tensor& tensor, bool written
   return nullptr;
 }
 
+at::Tensor AliasFrame::new_alias(const at::Tensor& tensor) {
+  auto alias = cpu_alias(tensor);
+  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
+    map_members(tensor);
+  }
+  return alias;
+}
+
 at::Tensor AliasFrame::argument(at::Tensor tensor, bool written) {
   using Owned = c10::MaybeOwned<at::Tensor>;
   if (const auto* known = known_alias(tensor, written)) {
     return *known;
   }
-  auto alias = cpu_alias(tensor);
-  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
-    map_members(tensor);
-  }
+  auto alias = new_alias(tensor);
   arguments_.push_back({Owned::owned(std::move(tensor)), Owned::owned(at::Tensor(alias)), written});
   return alias;
 }
@@ -161,10 +166,7 @@ void AliasFrame::borrow(const at::Tensor& tensor, bool written, at::Tensor& alia
     alias = *known;
     return;
   }
-  alias = cpu_alias(tensor);
-  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
-    map_members(tensor);
-  }
+  alias = new_alias(tensor);
   arguments_.push_back({Owned::borrowed(tensor), Owned::borrowed(alias), written});
 }
 

@@ -47,6 +47,7 @@ class AliasFrame {
     c10::Storage hologram;
   };
   const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
+  at::Tensor new_alias(const at::Tensor& tensor);
   void map_members(const at::Tensor& tensor);
   const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
 

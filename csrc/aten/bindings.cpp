@@ -167,13 +167,7 @@ void bind(py::module_& m) {
         [](int64_t index) { device_memory(checked(index)).reset_peak(); });
   m.def("reset_accumulated_memory_stats",
         [](int64_t index) { device_memory(checked(index)).reset_accumulated(); });
-  m.def("empty_cache", [] {
-    for (int index = 0; index < hologram::device_count(); ++index) {
-      if (auto* device = hologram::device_if_used(index)) {
-        device->memory().trim();
-      }
-    }
-  });
+  m.def("empty_cache", &empty_caches);
   m.def("mem_get_info", [](int64_t index) { return device_memory(checked(index)).info(); });
   m.def("set_memory_fraction", [](int64_t index, double fraction) {
     TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "Invalid fraction value: ", fraction,
@@ -225,7 +219,6 @@ void bind(py::module_& m) {
     }
     return rows;
   });
-  // Nanoseconds to make and to free a storage together with its CPU twin: for benchmarks.
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
                      tensor.device());
@@ -280,14 +273,9 @@ void bind_memory(py::module_& m) {
   });
   m.def("memory_release", [](uintptr_t address) {
     auto* const data = reinterpret_cast<void*>(address);
-    for (int index = 0; index < hologram::device_count(); ++index) {
-      auto* const device = device_if_used(index);
-      if (device != nullptr && device->memory().owns(data)) {
-        device->memory().release(data);
-        return;
-      }
-    }
-    TORCH_CHECK(false, "hologram: freed a pointer that is of no device: ", data);
+    auto* const owner = device_owning(data);
+    TORCH_CHECK(owner != nullptr, "hologram: freed a pointer that is of no device: ", data);
+    owner->memory().release(data);
   });
   m.def("byte_to_class", [](uint8_t byte) { return byte_to_class(byte); });
   m.def("class_to_byte", [](int class_index) {

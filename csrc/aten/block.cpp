@@ -15,7 +15,7 @@ namespace hologram::aten {
 namespace {
 
 // Blocks that a thread keeps for itself. Zero-initialised and never destroyed, so that storages may
-// still be freed while a thread ends; `Guard` then gives the blocks back and turns keeping off.
+// still be freed while a thread ends; its guard then gives the blocks back and turns keeping off.
 struct SpareBlocks {
   static constexpr uint32_t kMost = 32;
   uint32_t count;
@@ -117,19 +117,17 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
 // Whether memory that exists already may be refused for the limit.
 enum class Limit : uint8_t { holds, waived };
 
-Block* make_block(MemoryPool& pool, c10::DeviceIndex device, Allocation allocation) {
+Block* make_block(MemoryPool& pool, c10::DeviceIndex device, void* data, size_t bytes) {
   auto* block = new Block();
   block->pool = &pool;
   block->device = device;
-  block->allocation = allocation;
-  block->data = static_cast<char*>(allocation.data);
-  block->bytes = allocation.capacity;
+  block->data = static_cast<char*>(data);
+  block->bytes = bytes;
   return block;
 }
 
-Block* make_pool_block(size_t nbytes, c10::DeviceIndex device) {
-  auto& pool = device_memory(device);
-  return make_block(pool, device, or_out_of_memory(device, [&] { return pool.allocate(nbytes); }));
+void* allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
+  return or_out_of_memory(device, [&] { return pool.allocate(nbytes); }).data;
 }
 
 // The device that this thread's CPU allocations are taken from; -1: none.
@@ -158,8 +156,7 @@ class ResultAllocator final : public c10::Allocator {
     if (C10_LIKELY(index < 0) || nbytes == 0) {
       return host_allocator->allocate(nbytes);
     }
-    void* data =
-        or_out_of_memory(index, [&] { return device_memory(index).allocate(nbytes); }).data;
+    void* data = allocate_bytes(device_memory(index), nbytes, index);
     return {data, data, &release_result_bytes, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_result_bytes; }
@@ -174,11 +171,6 @@ bool is_unclaimed_result(const c10::DataPtr& data, c10::DeviceIndex device) {
          (device_count() == 1 || device_memory(device).owns(data.get()));
 }
 
-Block* make_result_block(void* data, size_t nbytes, c10::DeviceIndex device) {
-  // A capacity of 0 would not be freed.
-  return make_block(device_memory(device), device, {data, std::max<size_t>(nbytes, 1)});
-}
-
 // The Block of a CPU storage whose bytes were allocated for the device, if no hologram storage has
 // it yet: it is then the caller's.
 Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
@@ -187,7 +179,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
     auto& bytes = cpu->_mutable_data_ptr_no_checks();
     if (is_unclaimed_result(bytes, device)) {
       void* data = bytes.release_context();
-      auto* block = make_result_block(data, cpu->nbytes(), device);
+      auto* block = make_block(device_memory(device), device, data, cpu->nbytes());
       block->refs.store(1, std::memory_order_relaxed);  // the other one is counted below
       bytes = {data, block, &release_twin_bytes, c10::Device(c10::kCPU)};
     }
@@ -213,7 +205,7 @@ Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
-  auto* block = make_block(memory, device, {nullptr, 0});
+  auto* block = make_block(memory, device, nullptr, 0);
   block->foreign = true;
   block->foreign_bytes = nbytes;
   return block;
@@ -294,8 +286,9 @@ void Block::operator delete(void* block) noexcept {
 }
 
 c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
-  auto* block = make_pool_block(nbytes, device);
-  return {block->allocation.data, block, &release_device_bytes, hologram_device(device)};
+  auto& pool = device_memory(device);
+  auto* block = make_block(pool, device, allocate_bytes(pool, nbytes, device), nbytes);
+  return {block->data, block, &release_device_bytes, hologram_device(device)};
 }
 
 ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
@@ -333,8 +326,8 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
     return false;
   }
   void* data = bytes.release_context();
-  bytes = {data, make_result_block(data, cpu->nbytes(), device), &release_device_bytes,
-           hologram_device(device)};
+  bytes = {data, make_block(device_memory(device), device, data, cpu->nbytes()),
+           &release_device_bytes, hologram_device(device)};
   cpu->set_allocator(device_allocator());
   return true;
 }
@@ -349,7 +342,7 @@ c10::StorageImpl* twin(const c10::Storage& storage) {
   Window::synchronize(*block);
   auto* twin = block->twin.load(std::memory_order_acquire);
   if (twin == nullptr) {
-    if (block->allocation.data == nullptr && impl->nbytes() != 0) {
+    if (block->data == nullptr && impl->nbytes() != 0) {
       // Another thread is inside adopt(); it publishes the twin before it unlocks.
       std::lock_guard<std::mutex> lock(adopt_mutex());
       return block->twin.load(std::memory_order_acquire);

@@ -27,13 +27,11 @@ struct Block final : BlockState {
   std::atomic<uint32_t> refs{2};
   MemoryPool* pool = nullptr;  // of the device
   int32_t device = 0;
-  bool foreign = false;               // another allocator owns the bytes
-  Allocation allocation{nullptr, 0};  // pool memory; {nullptr, 0} where foreign or without bytes
-  size_t foreign_bytes = 0;           // bytes owned by another allocator, counted in the statistics
+  // Another allocator owns the bytes: `data` is null. It is also where there are none.
+  bool foreign = false;
+  size_t foreign_bytes = 0;  // bytes owned by another allocator, counted in the statistics
 
-  void give_back_memory() noexcept override {
-    if (allocation.capacity != 0) pool->deallocate(allocation);
-  }
+  void give_back_memory() noexcept override { pool->deallocate({data, 0}); }
 
   // From a few that the thread keeps: every storage makes one.
   static void* operator new(size_t size);

@@ -397,6 +397,7 @@ class DelegateKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     BoxedCall(record_, op, stack).run(keys);
   }
+  const Record& record() const { return record_; }
 
  private:
   const Record record_;
@@ -557,15 +558,15 @@ const std::string& OperatorDelegate::name() const {
   return record_->name;
 }
 
-QuickOperator::QuickOperator(const c10::OperatorHandle& op)
-    : op_(op),
-      boxed_(c10::BoxedKernel::makeFromFunctor(std::make_unique<DelegateKernel>(op))),
-      counter_(op_counter(toString(op.operator_name()))) {
-  const Record record(op);
+QuickOperator::QuickOperator(const c10::OperatorHandle& op) : op_(op) {
+  auto kernel = std::make_unique<DelegateKernel>(op);
+  const Record& record = kernel->record();
+  counter_ = &record.counter;
   always_boxed_ = record.asks_requires_grad;
   for (const auto& arg : record.args) {
     written_ |= uint64_t{arg.written} << arg.position;
   }
+  boxed_ = c10::BoxedKernel::makeFromFunctor(std::move(kernel));
 }
 
 void OperatorDelegate::call(torch::jit::Stack* stack) const {
@@ -588,29 +589,27 @@ void register_delegates() {
       if (!op || !op->hasSchema()) {
         continue;
       }
+      const auto full = toString(name);
       if (op->hasKernelForDispatchKey(ours)) {
         if (ours == DispatchKey::PrivateUse1) {
-          const auto full = toString(name);
           table().emplace_back(
               full, delegated_kernels().count(full) != 0 ? Served::delegated : Served::native);
         }
         continue;
       }
       if (!op->hasKernelForDispatchKey(cpu) &&
-          !(ours == DispatchKey::PrivateUse1 && excludes_us(toString(name)))) {
+          !(ours == DispatchKey::PrivateUse1 && excludes_us(full))) {
         continue;
       }
-      const auto quick =
-          ours == DispatchKey::PrivateUse1 ? find_quick_kernel(toString(name)) : nullptr;
-      library.impl(toString(name).c_str(), quick != nullptr
-                                               ? quick(*op)
-                                               : torch::CppFunction::makeFromBoxedFunctor(
-                                                     std::make_unique<DelegateKernel>(*op)));
+      const auto quick = ours == DispatchKey::PrivateUse1 ? find_quick_kernel(full) : nullptr;
+      library.impl(full.c_str(), quick != nullptr ? quick(*op)
+                                                  : torch::CppFunction::makeFromBoxedFunctor(
+                                                        std::make_unique<DelegateKernel>(*op)));
       if (ours == DispatchKey::PrivateUse1) {
-        table().emplace_back(toString(name), Served::delegated);
+        table().emplace_back(full, Served::delegated);
       }
       if (quick != nullptr) {
-        quick_names().push_back(toString(name));
+        quick_names().push_back(full);
       }
     }
   }

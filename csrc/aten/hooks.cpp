@@ -37,15 +37,11 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_pinned_pointer(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {
-    for (int index = 0; index < hologram::device_count(); ++index) {
-      auto* device = hologram::device_if_used(index);
-      if (device != nullptr && device->memory().owns(data)) {
-        return {kHologram, static_cast<c10::DeviceIndex>(index)};
-      }
-    }
-    // Results of delegated operators lie in memory of torch's CPU allocator, on no device in
-    // particular; torch asks only about pointers that it was told are the device's.
-    return {kHologram, current_device()};
+    // Foreign memory is of no device in particular; torch asks only about pointers that it was told
+    // are the device's.
+    const auto* owner = device_owning(data);
+    return {kHologram,
+            owner != nullptr ? static_cast<c10::DeviceIndex>(owner->index()) : current_device()};
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {

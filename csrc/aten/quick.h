@@ -26,7 +26,7 @@ class QuickOperator {
 
   const c10::OperatorHandle& handle() const { return op_; }
   const c10::BoxedKernel& boxed() const { return boxed_; }
-  OpCounter& counter() const { return counter_; }
+  OpCounter& counter() const { return *counter_; }
   bool always_boxed() const { return always_boxed_; }
   // Whether the argument at this position is written, by the schema.
   bool writes(size_t position) const { return (written_ >> position & 1) != 0; }
@@ -34,7 +34,7 @@ class QuickOperator {
  private:
   c10::OperatorHandle op_;
   c10::BoxedKernel boxed_;
-  OpCounter& counter_;
+  OpCounter* counter_;
   uint64_t written_ = 0;
   bool always_boxed_ = false;
 };

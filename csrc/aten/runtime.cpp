@@ -40,11 +40,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
   }
 
   bool initialized() override { return is_initialized(); }
-  void emptyCache(c10::MempoolId_t) override {
-    for (int index = 0; index < device_count(); ++index) {
-      settled_memory(static_cast<c10::DeviceIndex>(index)).trim();
-    }
-  }
+  void emptyCache(c10::MempoolId_t) override { empty_caches(); }
   // Execution is in program order on the host: memory freed after a use was issued is free.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
@@ -91,6 +87,14 @@ MemoryPool& device_memory(c10::DeviceIndex index) {
 MemoryPool& settled_memory(c10::DeviceIndex index) {
   device(index).window().flush(FlushReason::memory);
   return device_memory(index);
+}
+
+void empty_caches() {
+  for (int index = 0; index < device_count(); ++index) {
+    if (device_if_used(index) != nullptr) {
+      settled_memory(static_cast<c10::DeviceIndex>(index)).trim();
+    }
+  }
 }
 
 c10::Allocator* device_allocator() {

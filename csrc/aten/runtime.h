@@ -17,6 +17,9 @@ MemoryPool& device_memory(c10::DeviceIndex device);
 // The same after what was recorded has run: instructions hold blocks that the user has freed.
 MemoryPool& settled_memory(c10::DeviceIndex device);
 
+// Gives back to the system what the devices hold without use.
+void empty_caches();
+
 // The allocator registered for the device type.
 c10::Allocator* device_allocator();
 

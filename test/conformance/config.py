@@ -32,29 +32,6 @@ DEFAULT_DTYPES: tuple[torch.dtype, ...] = (
     torch.int64,
     torch.bool,
 )
-# The order in which a full run takes the dtypes of an entry; one not listed here comes last.
-FULL_DTYPES: tuple[torch.dtype, ...] = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.complex128,
-    torch.complex32,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-)
 # An entry that supports none of the wanted dtypes is tested in the first of these that it supports.
 FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,

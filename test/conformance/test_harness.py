@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from common import DTYPES
 from expected_failures import EXPECTED, UNJUDGED
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
@@ -206,7 +207,7 @@ def test_verdict_is_strict(lists: tuple[dict, dict], which: int) -> None:
 
 
 def every_key() -> Iterator[Key]:
-    dtypes = [dtype_name(dtype) for dtype in config.FULL_DTYPES]
+    dtypes = [dtype_name(dtype) for dtype in DTYPES]
     for database, names, phases in (
         ("ops", [op.full_name for op in op_db], op_phases.PHASES),
         ("foreach", [op.full_name for op in FOREACH_DB], op_phases.FOREACH_PHASES),

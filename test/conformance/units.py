@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy
 import torch
+from common import DTYPES
 from torch.testing._internal.common_device_type import (
     device_type_test_bases,
     instantiate_device_type_tests,
@@ -58,7 +59,7 @@ def wanted_dtypes(name: str, supported: set[torch.dtype]) -> list[torch.dtype]:
     One at least if the entry supports any.
     """
     if config.FULL:
-        chosen = [dtype for dtype in config.FULL_DTYPES if dtype in supported]
+        chosen = [dtype for dtype in DTYPES if dtype in supported]
         chosen += sorted(supported.difference(chosen), key=str)
     else:
         first, *others = config.DEFAULT_DTYPES

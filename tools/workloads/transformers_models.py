@@ -217,8 +217,7 @@ GPT = {
     **SPECIAL,
 }
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2, "output_router_logits": True}
-BART = {
-    "vocab_size": VOCABULARY,
+ENCODER_DECODER = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -226,6 +225,10 @@ BART = {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
+}
+BART = {
+    **ENCODER_DECODER,
+    "vocab_size": VOCABULARY,
     "max_position_embeddings": 64,
     "decoder_start_token_id": 2,
     "forced_eos_token_id": None,
@@ -253,13 +256,7 @@ RESNET = {
 DETECTOR = {
     "num_queries": 8,
     "num_labels": CLASSES,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
+    **ENCODER_DECODER,
     "backbone_config": RESNET,
     "use_pretrained_backbone": False,
 }
