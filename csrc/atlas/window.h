@@ -43,6 +43,7 @@ struct BlockState {
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
   uint16_t slot = 0;
+  int32_t last_access = -1;  // of that program to the block
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
@@ -151,15 +152,12 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
-  struct SlotState {
-    int32_t first_access = -1;
-    bool dead = false;
-  };
   struct Open {
     Program program;
-    std::vector<int32_t> next_access;  // of the same slot, by access
-    std::vector<SlotState> slots;
+    Column<bool> dead;  // by slot: the owner has freed the block
     size_t bytes = 0;
+    size_t room = 0;  // instructions that can be appended without allocating
+    void reserve(size_t instructions);
     void clear() noexcept;
   };
   struct Compiled {
@@ -168,17 +166,19 @@ class Window {
   };
   struct Cached {
     Program key;
-    std::shared_ptr<const Compiled> compiled;
+    std::unique_ptr<const Compiled> compiled;
     uint64_t used;
   };
 
-  void append(const Operands& operands);
-  uint16_t slot_of(BlockState* block);
-  uint16_t access_of(const View& view, int64_t count, std::span<const int64_t> sizes);
+  void append(const Operands& operands, uint64_t number);
+  uint16_t slot_of(BlockState* block, uint64_t number);
+  uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number);
+  uint16_t another_access(const View& view, uint64_t key);
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
-  std::shared_ptr<const Compiled> plan_for(const Program& program);
+  // Valid until the next call.
+  const Compiled& plan_for(const Program& program);
   void execute(const Compiled& compiled, const Program& program);
   void evict();
 
@@ -190,13 +190,22 @@ class Window {
   std::atomic<uint64_t> open_;     // number of the open program
   std::atomic<uint64_t> done_{0};  // number of the last program that ran
   std::atomic<bool> empty_{true};
-  Open current_, running_;
+  std::array<Open, 2> programs_;
+  Open* current_ = &programs_[0];  // the open one, guarded by lock_
+  Open* running_ = &programs_[1];
 
   // Guarded by executing_.
   std::unordered_multimap<uint64_t, Cached> plans_;
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
+  std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
+  struct {           // of a run; kept, so that a flush allocates nothing
+    Column<char*> bases;
+    Column<void*> scratch, operands;
+    Column<uint64_t> immediates;
+    Column<int64_t> strides;
+  } frame_;
 
   WindowStats stats_;  // guarded by lock_
 };
