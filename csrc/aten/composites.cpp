@@ -44,13 +44,18 @@ View scaled(Builder& b, View x, View factor) {
   return b.apply(Op::mul, {x, factor});
 }
 
-// self + alpha * other
-constexpr Composite kAdd{kNumbers, [](Builder& b, const View* in) {
-                           b.apply(Op::add, {in[0], scaled(b, in[1], in[2])});
-                         }};
-constexpr Composite kSub{kNumbers, [](Builder& b, const View* in) {
-                           b.apply(Op::sub, {in[0], scaled(b, in[1], in[2])});
-                         }};
+// self + alpha * other, of floats with one rounding as in torch's vectorised loop
+void scaled_add(Builder& b, View x, View y, View alpha) {
+  if (b.is_floating()) {
+    b.apply(Op::fma, {y, alpha, x});
+  } else {
+    b.apply(Op::add, {x, scaled(b, y, alpha)});
+  }
+}
+constexpr Composite kAdd{
+    kNumbers, [](Builder& b, const View* in) { scaled_add(b, in[0], in[1], in[2]); }, true};
+constexpr Composite kSub{
+    kNumbers, [](Builder& b, const View* in) { scaled_add(b, in[0], in[1], in[2]); }, true, true};
 // self + value * a * b
 constexpr Composite kAddcmul{kNumbers, [](Builder& b, const View* in) {
                                const View left = scaled(b, in[1], in[3]);
@@ -61,15 +66,14 @@ constexpr Composite kAddcdiv{kReals, [](Builder& b, const View* in) {
                                const View left = scaled(b, in[1], in[3]);
                                b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
                              }};
-// Weight below 0.5: self + weight * (end - self), else end - (end - self) * (1 - weight).
+// Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self), the
+// coefficient being the third operand. One rounding for the product and the sum, as in torch's
+// vectorised loop.
 constexpr Composite kLerpLow{kReals, [](Builder& b, const View* in) {
-                               const View span = b.apply(Op::sub, {in[1], in[0]});
-                               b.apply(Op::add, {in[0], b.apply(Op::mul, {in[2], span})});
+                               b.apply(Op::fma, {in[2], b.apply(Op::sub, {in[1], in[0]}), in[0]});
                              }};
 constexpr Composite kLerpHigh{kReals, [](Builder& b, const View* in) {
-                                const View span = b.apply(Op::sub, {in[1], in[0]});
-                                const View rest = b.apply(Op::sub, {b.number(1), in[2]});
-                                b.apply(Op::sub, {in[1], b.apply(Op::mul, {span, rest})});
+                                b.apply(Op::fma, {in[2], b.apply(Op::sub, {in[1], in[0]}), in[1]});
                               }};
 // x / (1 + exp(-x))
 constexpr Composite kSilu{kReals, [](Builder& b, const View* in) {
@@ -157,11 +161,6 @@ constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
-// other - alpha * self
-constexpr Composite kRsub{kNumbers, [](Builder& b, const View* in) {
-                            b.apply(Op::sub, {in[1], scaled(b, in[0], in[2])});
-                          }};
-
 // The forms of an operator. A tag names the overload that is delegated to.
 
 template <class Tag, const Composite& composite, class... Others>
@@ -211,27 +210,52 @@ HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
 HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
 HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
 HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
-HOLOGRAM_TAG(rsub_tag, "aten::rsub", "Tensor");
 #undef HOLOGRAM_TAG
 
 // lerp chooses its formula by the weight.
+bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                  const Tensor& end, const Scalar& weight) {
+  if (weight.isComplex()) {
+    return false;
+  }
+  const auto number = weight.to<double>();
+  if (std::abs(number) < 0.5) {
+    return attempt(here, kLerpLow, out, fresh, self, end, weight);
+  }
+  // In the precision in which torch computes.
+  const double coefficient = self.scalar_type() == c10::ScalarType::Double
+                                 ? number - 1
+                                 : static_cast<double>(static_cast<float>(number) - 1.0f);
+  return attempt(here, kLerpHigh, out, fresh, self, end, Scalar(coefficient));
+}
 Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp", "Scalar");
   Tensor fresh;
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  return attempt(here, composite, nullptr, &fresh, self, end, weight)
-             ? fresh
-             : here.delegate(self, end, weight);
+  return attempt_lerp(here, nullptr, &fresh, self, end, weight) ? fresh
+                                                                : here.delegate(self, end, weight);
 }
 Tensor& lerp_(Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp_", "Scalar");
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  if (!attempt(here, composite, &self, nullptr, std::as_const(self), end, weight)) {
+  if (!attempt_lerp(here, &self, nullptr, std::as_const(self), end, weight)) {
     here.delegate(self, end, weight);
   }
   return self;
+}
+Tensor& lerp_out(const Tensor& self, const Tensor& end, const Scalar& weight, Tensor& out) {
+  static Service& here = *new Service("aten::lerp", "Scalar_out");
+  if (!attempt_lerp(here, &out, nullptr, self, end, weight)) {
+    here.delegate(self, end, weight, out);
+  }
+  return out;
+}
+
+// other - alpha * self
+Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  static Service& here = *new Service("aten::rsub", "Tensor");
+  Tensor fresh;
+  return record_scaled_add(here.counter, true, other, self, alpha, nullptr, &fresh)
+             ? fresh
+             : here.delegate(self, other, alpha);
 }
 
 Tensor gelu(const Tensor& self, c10::string_view approximate) {
@@ -280,8 +304,12 @@ Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::option
 
 bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
                        const Scalar& alpha, const Tensor* out, Tensor* fresh) {
-  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(alpha)};
-  if (alpha.isBoolean() || !record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
+  if (alpha.isBoolean() || alpha.isSymbolic()) {
+    return false;
+  }
+  const Scalar factor = subtract ? -alpha : alpha;
+  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(factor)};
+  if (!record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
     return false;
   }
   note_native(counter);
@@ -297,6 +325,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addcdiv.out", &out_form<addcdiv_out_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
   m.impl("lerp.Scalar", &lerp);
   m.impl("lerp_.Scalar", &lerp_);
+  m.impl("lerp.Scalar_out", &lerp_out);
   m.impl("silu", &functional_form<silu_tag, kSilu, Tensor>);
   m.impl("silu_", &inplace_form<silu_inplace_tag, kSilu>);
   m.impl("silu.out", &out_form<silu_out_tag, kSilu, Tensor>);
@@ -314,7 +343,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("clamp_min_", &inplace_form<clamp_min_inplace_tag, kClampMin, Scalar>);
   m.impl("clamp_max", &functional_form<clamp_max_tag, kClampMax, Tensor, Scalar>);
   m.impl("clamp_max_", &inplace_form<clamp_max_inplace_tag, kClampMax, Scalar>);
-  m.impl("rsub.Tensor", &functional_form<rsub_tag, kRsub, Tensor, Tensor, Scalar>);
+  m.impl("rsub.Tensor", &rsub);
 }
 
 }  // namespace hologram::aten

@@ -100,30 +100,51 @@ bool keeps_number(Op op) {
   }
 }
 
+// A number as a T, as torch converts the 0-dim tensor it stands for: out of range gives infinity.
+template <class T>
+T number_as(const at::Scalar& number) {
+  return number.isFloatingPoint() ? static_cast<T>(number.toDouble())
+                                  : static_cast<T>(number.toLong());
+}
+
 // The bits of a number in the class in which groups compute for `dtype`.
 uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
   switch (class_of(dtype)) {
     case ComputeClass::f32: {
-      auto value = number.to<float>();
+      auto value =
+          dtype == DType::b8 ? static_cast<float>(number.to<bool>()) : number_as<float>(number);
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
       if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
-      if (dtype == DType::b8) value = number.to<bool>() ? 1.0f : 0.0f;
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::f64: {
-      const auto value = number.to<double>();
+      const auto value = number_as<double>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::i64: {
-      const auto value = number.to<int64_t>();
+      const auto value = number_as<int64_t>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
   }
   return bits;
+}
+
+// Whether a number can be written to elements of `dtype`; torch complains about the others.
+bool fits(const at::Scalar& number, DType dtype) {
+  if (number.isIntegral(/*includeBool=*/true)) {
+    return dtype != DType::f16 || !c10::overflows<c10::Half>(number.toLong());
+  }
+  switch (dtype) {
+    case DType::f32: return !c10::overflows<float>(number.toDouble());
+    case DType::bf16: return !c10::overflows<c10::BFloat16>(number.toDouble());
+    case DType::f16: return !c10::overflows<c10::Half>(number.toDouble());
+    case DType::i64: return false;
+    default: return true;
+  }
 }
 
 View immediate(uint64_t bits, DType dtype) {
@@ -263,6 +284,9 @@ struct Rule {
   bool predicate;      // the result is bool
   bool makes_floats;   // of integers
   bool keeps_numbers;  // numbers are not rounded to half precision
+  bool cpu_numbers;    // 0-dim CPU tensors are taken as numbers
+  bool refuses_bools;
+  bool casts_result;  // out= may have another dtype
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -288,16 +312,20 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   for (size_t i = 0; i < in.size(); ++i) {
     const bool condition = i == 0 && rule.condition;
     if (in[i].tensor == nullptr) {
-      if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic()) return false;
+      if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic() ||
+          (rule.refuses_bools && in[i].scalar->isBoolean())) {
+        return false;
+      }
       types = at::native::update_result_type_state(*in[i].scalar, types);
       continue;
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     if (is_cpu_number(tensor)) {
-      if (condition || !has_number(tensor)) return false;
+      if (condition || !rule.cpu_numbers || !has_number(tensor)) return false;
     } else if (!on_device(tensor)) {
       return false;
     }
+    if (rule.refuses_bools && in[i].tensor->scalar_type() == c10::ScalarType::Bool) return false;
     if (condition) {
       if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
     } else {
@@ -316,8 +344,11 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     return false;
   }
   const auto result = rule.predicate ? c10::ScalarType::Bool : common;
-  if (out != nullptr &&
-      (!c10::canCast(result, out->scalar_type()) || !group_dtype(out->scalar_type()))) {
+  if (out != nullptr && (rule.casts_result ? !c10::canCast(result, out->scalar_type())
+                                           : result != out->scalar_type())) {
+    return false;
+  }
+  if (out != nullptr && !group_dtype(out->scalar_type())) {
     return false;
   }
 
@@ -480,8 +511,15 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
 
 bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
   const OpInfo& info = op_info(op);
-  const Rule rule{info.dtypes, info.has(kCondition), info.has(kPredicate), makes_floats(op),
-                  keeps_number(op)};
+  const Rule rule{.dtypes = info.dtypes,
+                  .condition = info.has(kCondition),
+                  .predicate = info.has(kPredicate),
+                  .makes_floats = makes_floats(op),
+                  .keeps_numbers = keeps_number(op),
+                  .cpu_numbers = true,
+                  .refuses_bools = op == Op::sub,
+                  // Of integers made floats torch casts the result, of others it does not.
+                  .casts_result = info.arity > 1 || makes_floats(op)};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -509,11 +547,18 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
     return false;
   }
   Prepared prepared;
-  if (!prepare({composite.dtypes, false, false, false, true}, in, out, fresh, prepared)) {
+  const Rule rule{.dtypes = composite.dtypes,
+                  .condition = false,
+                  .predicate = false,
+                  .makes_floats = false,
+                  .keeps_numbers = true,
+                  .cpu_numbers = composite.cpu_numbers,
+                  .refuses_bools = composite.refuses_bools,
+                  .casts_result = true};
+  if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
-  const DType compute = is_half(prepared.dtype) ? DType::f32 : prepared.dtype;
-  Builder builder(compute, prepared.space.count,
+  Builder builder(compute_dtype(prepared.dtype), prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());
   builder.give(prepared.out);
@@ -546,15 +591,41 @@ void Builder::give(const View& out) {
   temporaries_.pop_back();
 }
 
+void Builder::store(const View& out, const View& value) {
+  list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
+}
+
+DType compute_dtype(DType dtype) {
+  return is_half(dtype) ? DType::f32 : dtype;
+}
+
+Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
+  const auto* first = tensors.front()->unsafeGetTensorImpl();
+  const auto dtype = group_dtype(tensors.front()->scalar_type());
+  if (!dtype || first->numel() == 0) {
+    return nullptr;
+  }
+  for (const auto* tensor : tensors) {
+    const auto* impl = tensor->unsafeGetTensorImpl();
+    if (!is_plain_strided(impl) || impl->device() != first->device() ||
+        impl->dtype() != first->dtype() || !same_and_dense(impl, first)) {
+      return nullptr;
+    }
+    Block* const block = recordable_block(impl);
+    if (block == nullptr) {
+      return nullptr;
+    }
+    *views++ = dense_view(block, impl, *dtype);
+  }
+  return &hologram::device(first->device().index()).window();
+}
+
 bool record_fill(const Tensor& out, const at::Scalar& value) {
   const auto* o = out.unsafeGetTensorImpl();
   const auto dtype = group_dtype(out.scalar_type());
   if (!dtype || !is_plain_strided(o) || !o->is_non_overlapping_and_dense() || o->numel() == 0 ||
-      value.isComplex() || value.isSymbolic() || recordable_block(o) == nullptr) {
-    return false;
-  }
-  // What does not fit is torch's to complain about.
-  if (*dtype == DType::i64 && !value.isIntegral(/*includeBool=*/true)) {
+      value.isComplex() || value.isSymbolic() || !fits(value, *dtype) ||
+      recordable_block(o) == nullptr) {
     return false;
   }
   const Operands operands{kCopy,

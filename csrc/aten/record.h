@@ -47,6 +47,9 @@ class Builder {
 
   // Makes `out` the result of what was applied last.
   void give(const View& out);
+  // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
+  void store(const View& out, const View& value);
+  bool is_floating() const { return class_of(compute_) != ComputeClass::i64; }
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
@@ -65,10 +68,20 @@ class Builder {
 struct Composite {
   DTypeSet dtypes;
   void (*build)(Builder&, const View* in);
+  bool cpu_numbers = false;    // 0-dim CPU tensors are taken as numbers; else torch sees to them
+  bool refuses_bools = false;  // as torch does, with a message
 };
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
                       at::Tensor* fresh);
+
+// The dtype in which a composite computes operands of `dtype`.
+DType compute_dtype(DType dtype);
+
+// Views of tensors of one size, dtype and device that lie in memory the same way and fill it, in
+// the order of memory. Returns the window that instructions on them belong to; null where recording
+// has to leave them to torch's kernel.
+Window* views_alike(at::ArrayRef<const at::Tensor*> tensors, View* views);
 
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);
