@@ -161,6 +161,35 @@ constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
+// x to the power of the numbers that torch computes without pow
+constexpr Composite kSquare{kNumbers, [](Builder& b, const View* in) {
+                              b.apply(Op::mul, {in[0], in[0]});
+                            }};
+constexpr Composite kCube{kNumbers, [](Builder& b, const View* in) {
+                            b.apply(Op::mul, {b.apply(Op::mul, {in[0], in[0]}), in[0]});
+                          }};
+constexpr Composite kRoot{kReals, [](Builder& b, const View* in) { b.apply(Op::sqrt, {in[0]}); }};
+constexpr Composite kInverseRoot{kReals,
+                                 [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
+constexpr Composite kInverse{kReals,
+                             [](Builder& b, const View* in) { b.apply(Op::reciprocal, {in[0]}); }};
+constexpr Composite kInverseSquare{kReals, [](Builder& b, const View* in) {
+                                     b.apply(Op::reciprocal, {b.apply(Op::mul, {in[0], in[0]})});
+                                   }};
+const Composite* power(const Scalar& exponent) {
+  if (exponent.isComplex() || exponent.isBoolean() || exponent.isSymbolic()) {
+    return nullptr;
+  }
+  const auto number = exponent.to<double>();
+  if (number == 2) return &kSquare;
+  if (number == 3) return &kCube;
+  if (number == 0.5) return &kRoot;
+  if (number == -0.5) return &kInverseRoot;
+  if (number == -1) return &kInverse;
+  if (number == -2) return &kInverseSquare;
+  return nullptr;
+}
+
 // The forms of an operator. A tag names the overload that is delegated to.
 
 template <class Tag, const Composite& composite, class... Others>
@@ -301,6 +330,21 @@ Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::option
 }
 
 }  // namespace
+
+bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent, const Tensor* out,
+                  Tensor* fresh) {
+  const Composite* composite = power(exponent);
+  // A fraction of an integer is a float, which is not what the composite computes.
+  if (composite == nullptr || (!self.is_floating_point() && !exponent.isIntegral(false))) {
+    return false;
+  }
+  const std::array<Argument, 1> arguments{Argument(self)};
+  if (!record_composite(*composite, arguments, out, fresh)) {
+    return false;
+  }
+  note_native(counter);
+  return true;
+}
 
 bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
                        const Scalar& alpha, const Tensor* out, Tensor* fresh) {

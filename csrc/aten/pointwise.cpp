@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +28,11 @@ using at::Tensor;
 template <class... In>
 bool record(Op op, OpCounter& counter, const Tensor* out, Tensor* fresh, const In&... in) {
   bool recorded = false;
+  if constexpr (std::is_same_v<std::tuple<In...>, std::tuple<Tensor, at::Scalar>>) {
+    if (op == Op::pow && record_power(counter, in..., out, fresh)) {
+      return true;
+    }
+  }
   if constexpr (sizeof...(In) <= 2 && (std::is_same_v<In, Tensor> && ...)) {
     const Tensor* operands[] = {&in..., nullptr};
     recorded = record_plain(op, *operands[0], operands[1], out, fresh);
