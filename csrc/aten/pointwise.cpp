@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -26,6 +27,9 @@ using at::Tensor;
 // Records out = op(operands). `out` is null for a functional call, whose result is left in `fresh`.
 template <class... In>
 bool record(Op op, OpCounter& counter, const Tensor* out, Tensor* fresh, const In&... in) {
+  if constexpr (std::is_same_v<std::tuple<In...>, std::tuple<Tensor, at::Scalar>>) {
+    if (op == Op::pow && record_power(counter, in..., out, fresh)) return true;
+  }
   bool recorded = false;
   if constexpr (sizeof...(In) <= 2 && (std::is_same_v<In, Tensor> && ...)) {
     const Tensor* operands[] = {&in..., nullptr};

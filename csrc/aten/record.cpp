@@ -47,9 +47,23 @@ bool supported(Op op, DType dtype) {
   return info.supports(dtype) || (is_half(dtype) && info.supports(DType::f32));
 }
 
-// Operations that compute integers in float32.
+// Operations that compute integers in float32. The others of real numbers are something else of
+// integers.
 bool makes_floats(Op op) {
-  return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0 && op != Op::pow;
+  switch (op) {
+    case Op::pow:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc: return false;
+    default: return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0;
+  }
+}
+
+// Operations whose result has to have the dtype of `out`; the others convert it.
+bool wants_exact_out(Op op) {
+  return op == Op::where ||
+         (op_info(op).arity == 1 && !makes_floats(op) && !op_info(op).has(kPredicate));
 }
 
 // The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
@@ -90,14 +104,7 @@ Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
 
 // Whether an operation on halves takes a number as it is; the others round it like a tensor.
 bool keeps_number(Op op) {
-  switch (op) {
-    case Op::add:
-    case Op::sub:
-    case Op::mul:
-    case Op::div:
-    case Op::pow: return true;
-    default: return false;
-  }
+  return op == Op::mul || op == Op::div;
 }
 
 // The bits of a number in the class in which groups compute for `dtype`.
@@ -161,11 +168,13 @@ bool has_number(const c10::TensorImpl* tensor) {
   }
 }
 
+constexpr size_t kMostArguments = 4;
+
 // The operands of one operation on their way to the window.
 struct Space {
   Sizes sizes;
   int64_t count = 1;
-  std::array<Sizes, 4> strides;  // bytes, of the result and the operands
+  std::array<Sizes, 1 + kMostArguments> strides;  // bytes, of the result and the operands
 };
 
 // Whether the memory of a tensor runs in the order of its dimensions, broadcast ones aside. torch
@@ -263,6 +272,10 @@ struct Rule {
   bool predicate;      // the result is bool
   bool makes_floats;   // of integers
   bool keeps_numbers;  // numbers are not rounded to half precision
+  bool exact_out;      // the result is not converted to the dtype of `out`
+  bool no_bool;        // bool operands are refused
+  bool one_dtype;      // tensors of different dtypes are refused
+  bool parameter;      // the last operand is a number that has no say in the dtype
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -271,12 +284,13 @@ struct Prepared {
   DType dtype;
   Space space;
   View out;
-  std::array<View, 4> in;
+  std::array<View, kMostArguments> in;
 };
 
 // False, with nothing done, where torch's kernel has to do it.
 bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
              Prepared& prepared) {
+  TORCH_INTERNAL_ASSERT_DEBUG_ONLY(in.size() <= kMostArguments);
   // Dtype and device.
   at::native::ResultTypeState types = {};
   std::optional<c10::DeviceIndex> device;
@@ -288,9 +302,19 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   for (size_t i = 0; i < in.size(); ++i) {
     const bool condition = i == 0 && rule.condition;
     if (in[i].tensor == nullptr) {
-      if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic()) return false;
-      types = at::native::update_result_type_state(*in[i].scalar, types);
+      const at::Scalar& number = *in[i].scalar;
+      const bool parameter = rule.parameter && i + 1 == in.size();
+      if (number.isComplex() || number.isSymbolic() ||
+          ((rule.no_bool || parameter) && number.isBoolean())) {
+        return false;
+      }
+      if (!parameter) types = at::native::update_result_type_state(number, types);
       continue;
+    }
+    const auto type = in[i].tensor->scalar_type();
+    if ((rule.no_bool && type == c10::ScalarType::Bool) ||
+        (rule.one_dtype && in[0].tensor != nullptr && type != in[0].tensor->scalar_type())) {
+      return false;
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     if (is_cpu_number(tensor)) {
@@ -316,9 +340,10 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     return false;
   }
   const auto result = rule.predicate ? c10::ScalarType::Bool : common;
-  if (out != nullptr &&
-      (!c10::canCast(result, out->scalar_type()) || !group_dtype(out->scalar_type()))) {
-    return false;
+  if (out != nullptr) {
+    const auto type = out->scalar_type();
+    const bool fits = rule.exact_out ? type == result : c10::canCast(result, type);
+    if (!fits || !group_dtype(type)) return false;
   }
 
   // The iteration space.
@@ -480,8 +505,15 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
 
 bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
   const OpInfo& info = op_info(op);
-  const Rule rule{info.dtypes, info.has(kCondition), info.has(kPredicate), makes_floats(op),
-                  keeps_number(op)};
+  const Rule rule{.dtypes = info.dtypes,
+                  .condition = info.has(kCondition),
+                  .predicate = info.has(kPredicate),
+                  .makes_floats = makes_floats(op),
+                  .keeps_numbers = keeps_number(op),
+                  .exact_out = wants_exact_out(op),
+                  .no_bool = op == Op::sub,
+                  .one_dtype = false,
+                  .parameter = false};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -509,10 +541,21 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
     return false;
   }
   Prepared prepared;
-  if (!prepare({composite.dtypes, false, false, false, true}, in, out, fresh, prepared)) {
+  const auto has = [&](CompositeTraits trait) { return (composite.traits & trait) != 0; };
+  const Rule rule{.dtypes = composite.dtypes,
+                  .condition = false,
+                  .predicate = false,
+                  .makes_floats = false,
+                  .keeps_numbers = !has(kRoundsEach) && !has(kRoundsNumbers),
+                  .exact_out = false,
+                  .no_bool = has(kNoBool),
+                  .one_dtype = has(kOneDtype),
+                  .parameter = has(kParameter)};
+  if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
-  const DType compute = is_half(prepared.dtype) ? DType::f32 : prepared.dtype;
+  const bool wide = is_half(prepared.dtype) && !has(kRoundsEach);
+  const DType compute = wide ? DType::f32 : prepared.dtype;
   Builder builder(compute, prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());

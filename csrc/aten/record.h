@@ -45,6 +45,8 @@ class Builder {
   View number(double value);
   View apply(Op op, std::initializer_list<View> in);
 
+  bool integral() const { return class_of(compute_) == ComputeClass::i64; }
+
   // Makes `out` the result of what was applied last.
   void give(const View& out);
 
@@ -61,10 +63,21 @@ class Builder {
   c10::SmallVector<BlockState*, 12> temporaries_;
 };
 
+// How torch's kernel of a composite treats its operands.
+enum CompositeTraits : uint8_t {
+  kPlain = 0,
+  kParameter = 1,      // the last operand is a number that has no say in the dtype, and is not bool
+  kOneDtype = 2,       // tensors of different dtypes are refused
+  kNoBool = 4,         // bool operands are refused
+  kRoundsNumbers = 8,  // numbers are rounded to half precision
+  kRoundsEach = 16,    // values in between too
+};
+
 // An operation made of rows of the op table: builds the result out of its operands.
 struct Composite {
   DTypeSet dtypes;
   void (*build)(Builder&, const View* in);
+  uint8_t traits = kPlain;
 };
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
