@@ -199,11 +199,12 @@ constexpr Composite kInverse{kFloating,
                              [](Builder& b, const View* in) { b.apply(Op::reciprocal, {in[0]}); }};
 
 // Null where it is pow that torch computes.
-const Composite* power_composite(double exponent, bool half) {
+const Composite* power_composite(double exponent, at::ScalarType type) {
   if (exponent == 2) return &kSquare;
+  if (type == at::kHalf) return nullptr;
   if (exponent == 3) return &kCube;
   if (exponent == -2) return &kInverseSquare;
-  if (half) return nullptr;
+  if (type == at::kBFloat16) return nullptr;
   if (exponent == 0.5) return &kSquareRoot;
   if (exponent == -0.5) return &kInverseSquareRoot;
   return exponent == -1 ? &kInverse : nullptr;
@@ -355,8 +356,7 @@ bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent
       (exponent.isFloatingPoint() && !self.is_floating_point())) {
     return false;
   }
-  const bool half = self.scalar_type() == at::kHalf || self.scalar_type() == at::kBFloat16;
-  const Composite* composite = power_composite(exponent.to<double>(), half);
+  const Composite* composite = power_composite(exponent.to<double>(), self.scalar_type());
   const std::array<Argument, 1> arguments{Argument(self)};
   if (composite == nullptr || !record_composite(*composite, arguments, out, fresh)) {
     return false;
