@@ -340,7 +340,10 @@ bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, co
   if (!subtract) {
     if (!record_composite(kAdd, arguments, out, fresh)) return false;
   } else {
-    if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic()) return false;
+    if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() ||
+        alpha.type() == at::kUInt64) {
+      return false;
+    }
     const Scalar negative = -alpha;
     const std::array<Argument, 3> negated{Argument(self), Argument(other), Argument(negative)};
     if (!record_composite(kSub, negated, out, fresh)) return false;

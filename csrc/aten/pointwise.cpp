@@ -61,7 +61,8 @@ Service* served = nullptr;
 
 // torch refuses some other ones, such as True and, for integers, 1.0.
 bool is_one(const at::Scalar& alpha) {
-  return alpha.isIntegral(/*includeBool=*/false) && alpha.toLong() == 1;
+  return alpha.isIntegral(/*includeBool=*/false) && alpha.type() != at::kUInt64 &&
+         alpha.toLong() == 1;
 }
 
 // The kernels of an overload whose operands are `In`, tensors or numbers.

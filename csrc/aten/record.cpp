@@ -112,7 +112,7 @@ uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
   switch (class_of(dtype)) {
     case ComputeClass::f32: {
-      auto value = number.to<float>();
+      auto value = dtype == DType::b8 ? 0.0f : number.to<float>();
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
       if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
       if (dtype == DType::b8) value = number.to<bool>() ? 1.0f : 0.0f;
@@ -131,6 +131,25 @@ uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
     }
   }
   return bits;
+}
+
+// Others are torch's business: complex, symbolic, and integers that only uint64 has.
+bool is_plain_number(const at::Scalar& number) {
+  return !number.isComplex() && !number.isSymbolic() && number.type() != c10::ScalarType::UInt64;
+}
+
+// Whether a number has a value in the dtype. What becomes of others, an infinity or an error, is
+// the business of torch's kernels.
+bool has_value(const at::Scalar& number, DType dtype) {
+  if (!is_plain_number(number)) return false;
+  if (class_of(dtype) == ComputeClass::i64) return number.isIntegral(/*includeBool=*/true);
+  if (dtype == DType::f64 || dtype == DType::b8) return true;
+  const double value = std::abs(number.to<double>());
+  const float most = dtype == DType::f16    ? float{std::numeric_limits<c10::Half>::max()}
+                     : dtype == DType::bf16 ? float{std::numeric_limits<c10::BFloat16>::max()}
+                                            : std::numeric_limits<float>::max();
+  const bool vanishes = value != 0 && static_cast<float>(value) == 0;
+  return !vanishes && (!(value > double{most}) || std::isinf(value));
 }
 
 View immediate(uint64_t bits, DType dtype) {
@@ -304,8 +323,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     if (in[i].tensor == nullptr) {
       const at::Scalar& number = *in[i].scalar;
       const bool parameter = rule.parameter && i + 1 == in.size();
-      if (number.isComplex() || number.isSymbolic() ||
-          ((rule.no_bool || parameter) && number.isBoolean())) {
+      if (!is_plain_number(number) || ((rule.no_bool || parameter) && number.isBoolean())) {
         return false;
       }
       if (!parameter) types = at::native::update_result_type_state(number, types);
@@ -338,6 +356,14 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   const auto dtype = group_dtype(common);
   if (!dtype || (rule.dtypes & dtype_bit(is_half(*dtype) ? DType::f32 : *dtype)) == 0) {
     return false;
+  }
+  for (const auto& argument : in) {
+    const bool number = argument.tensor == nullptr;
+    if (!number && !is_cpu_number(argument.tensor->unsafeGetTensorImpl())) continue;
+    if (!has_value(number ? *argument.scalar : number_of(argument.tensor->unsafeGetTensorImpl()),
+                   *dtype)) {
+      return false;
+    }
   }
   const auto result = rule.predicate ? c10::ScalarType::Bool : common;
   if (out != nullptr) {
@@ -593,11 +619,7 @@ bool record_fill(const Tensor& out, const at::Scalar& value) {
   const auto* o = out.unsafeGetTensorImpl();
   const auto dtype = group_dtype(out.scalar_type());
   if (!dtype || !is_plain_strided(o) || !o->is_non_overlapping_and_dense() || o->numel() == 0 ||
-      value.isComplex() || value.isSymbolic() || recordable_block(o) == nullptr) {
-    return false;
-  }
-  // What does not fit is torch's to complain about.
-  if (*dtype == DType::i64 && !value.isIntegral(/*includeBool=*/true)) {
+      !has_value(value, *dtype) || recordable_block(o) == nullptr) {
     return false;
   }
   const Operands operands{kCopy,
