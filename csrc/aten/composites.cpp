@@ -191,11 +191,11 @@ constexpr Composite kInverseSquare{kReals,
                                      b.apply(Op::reciprocal, {b.apply(Op::mul, {in[0], in[0]})});
                                    },
                                    kRoundsEach};
-constexpr Composite kSquareRoot{kFloating,
+constexpr Composite kSquareRoot{kReals,
                                 [](Builder& b, const View* in) { b.apply(Op::sqrt, {in[0]}); }};
 constexpr Composite kInverseSquareRoot{
-    kFloating, [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
-constexpr Composite kInverse{kFloating,
+    kReals, [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
+constexpr Composite kInverse{kReals,
                              [](Builder& b, const View* in) { b.apply(Op::reciprocal, {in[0]}); }};
 
 // Null where it is pow that torch computes.
@@ -204,7 +204,6 @@ const Composite* power_composite(double exponent, at::ScalarType type) {
   if (type == at::kHalf) return nullptr;
   if (exponent == 3) return &kCube;
   if (exponent == -2) return &kInverseSquare;
-  if (type == at::kBFloat16) return nullptr;
   if (exponent == 0.5) return &kSquareRoot;
   if (exponent == -0.5) return &kInverseSquareRoot;
   return exponent == -1 ? &kInverse : nullptr;

@@ -77,12 +77,14 @@ Block* recordable_block(const c10::TensorImpl* tensor) {
   return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block : nullptr;
 }
 
-// Results may share memory with an operand of their size only exactly.
+// Results may share memory with an operand of their size only exactly, in torch's eyes with the
+// same strides, also those of dimensions of size 1.
 bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
   const auto o = reinterpret_cast<uintptr_t>(out->data());
   const auto i = reinterpret_cast<uintptr_t>(in->data());
+  if (o == i) return out != in && out->strides() != in->strides();
   const auto nbytes = static_cast<size_t>(in->numel()) * in->itemsize();
-  return o != i && o < i + nbytes && i < o + nbytes;
+  return o < i + nbytes && i < o + nbytes;
 }
 
 View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype) {
@@ -431,7 +433,8 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   }
   if (out == nullptr) {
     *fresh = make_result(window, whole, result, *device);
-    if (alike && !fresh->unsafeGetTensorImpl()->strides().equals(first->strides())) {
+    // Of contiguous operands the strides of dimensions of size 1 are not taken over.
+    if (alike && !first->is_contiguous()) {
       fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, first->strides());
     }
     out = fresh;
@@ -585,7 +588,7 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   Builder builder(compute, prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());
-  builder.give(prepared.out);
+  builder.give(prepared.out, prepared.dtype);
   prepared.window->record(builder.list(), builder.temporaries());
   return true;
 }
@@ -608,7 +611,14 @@ View Builder::apply(Op op, std::initializer_list<View> in) {
   return result;
 }
 
-void Builder::give(const View& out) {
+void Builder::give(const View& out, DType dtype) {
+  if (dtype != compute_ && dtype != out.dtype) {
+    // `out` is wider than the result, which is rounded nevertheless.
+    list_.back().out.dtype = dtype;
+    const View result = list_.back().out;
+    list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {result, {}, {}}});
+    return;
+  }
   // The last operation writes the result itself.
   list_.back().out = out;
   delete static_cast<Block*>(temporaries_.back());

@@ -47,8 +47,8 @@ class Builder {
 
   bool integral() const { return class_of(compute_) == ComputeClass::i64; }
 
-  // Makes `out` the result of what was applied last.
-  void give(const View& out);
+  // Makes `out` the result of what was applied last, rounded to `dtype`.
+  void give(const View& out, DType dtype);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
