@@ -198,18 +198,6 @@ struct Space {
   std::array<Sizes, 1 + kMostArguments> strides;  // bytes, of the result and the operands
 };
 
-// Whether the memory of a tensor runs in the order of its dimensions, broadcast ones aside. torch
-// makes the result of such tensors contiguous.
-bool runs_in_order(const c10::TensorImpl* tensor) {
-  int64_t outer = std::numeric_limits<int64_t>::max();
-  for (int64_t d = 0; d < tensor->dim(); ++d) {
-    if (tensor->size(d) == 1 || tensor->stride(d) == 0) continue;
-    if (tensor->stride(d) > outer) return false;
-    outer = tensor->stride(d);
-  }
-  return true;
-}
-
 // Whether tensors lie in memory the same way and fill it: their elements can be taken in its order.
 bool same_and_dense(const c10::TensorImpl* a, const c10::TensorImpl* b) {
   return a->sizes() == b->sizes() && a->strides() == b->strides() &&
@@ -226,6 +214,90 @@ Sizes byte_strides(const c10::TensorImpl* tensor, c10::IntArrayRef sizes) {
     }
   }
   return strides;
+}
+
+bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != item) return false;
+    item *= sizes[d];
+  }
+  return true;
+}
+
+// The strides that torch gives the result of an operation over `sizes`, in elements; empty for a
+// contiguous one. `converted` says of each operand whether torch makes a copy of another dtype
+// first, `with_number` whether one operand is a number, which counts as a 0-dim tensor. As
+// TensorIterator does it: the result runs through memory as the operands do, the first one that has
+// an opinion on a pair of dimensions deciding.
+Sizes result_strides(c10::ArrayRef<const c10::TensorImpl*> tensors, c10::ArrayRef<bool> converted,
+                     c10::IntArrayRef sizes, bool with_number) {
+  const auto rank = sizes.size();
+  bool one_shape = !(with_number && rank != 0), contiguous = true, channels_last = true;
+  bool alike = true;
+  Sizes last;
+  c10::SmallVector<Sizes, 4> steps;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto* tensor = tensors[i];
+    if (tensor == nullptr) continue;
+    Sizes strides(tensor->strides().begin(), tensor->strides().end());
+    if (tensor->is_non_overlapping_and_dense() || !converted[i]) {
+      contiguous = contiguous && tensor->is_contiguous();
+      channels_last = channels_last && tensor->is_contiguous(c10::MemoryFormat::ChannelsLast);
+      alike = alike && tensor->is_non_overlapping_and_dense();
+    } else {
+      const auto dense = at::infer_dense_strides(tensor->sizes(), tensor->strides());
+      strides.assign(dense.begin(), dense.end());
+      contiguous = contiguous && is_dense(tensor->sizes(), strides, 1);
+      channels_last = false;
+    }
+    one_shape = one_shape && tensor->sizes() == sizes;
+    alike = alike && (steps.empty() || strides == last);
+    last = strides;
+    Sizes wide(rank, 0);  // 0 where the tensor is broadcast
+    const auto missing = rank - strides.size();
+    for (size_t d = missing; d < rank; ++d) {
+      const auto size = tensor->size(static_cast<int64_t>(d - missing));
+      if (size != 1 || sizes[d] == 1) wide[d] = strides[d - missing] * tensor->itemsize();
+    }
+    steps.push_back(std::move(wide));
+  }
+  if (one_shape) {
+    if (contiguous) return {};
+    if (channels_last) {
+      const auto strides = c10::get_channels_last_strides_2d(sizes);
+      return {strides.begin(), strides.end()};
+    }
+    if (alike) return last;
+  }
+  // Whether dimension a comes after b, counted from the fastest: 1; before: -1; 0: no opinion.
+  const auto compare = [&](size_t a, size_t b) {
+    for (const Sizes& strides : steps) {
+      if (strides[a] == 0 || strides[b] == 0) continue;
+      if (strides[a] != strides[b]) return strides[a] < strides[b] ? -1 : 1;
+      if (sizes[a] > sizes[b]) return 1;
+    }
+    return 0;
+  };
+  c10::SmallVector<size_t, 6> order;  // of the dimensions, the fastest first
+  for (size_t d = rank; d-- > 0;) order.push_back(d);
+  for (size_t i = 1; i < rank; ++i) {
+    for (size_t a = i, b = i; a-- > 0;) {
+      const int comparison = compare(order[a], order[b]);
+      if (comparison < 0) break;
+      if (comparison == 0) continue;
+      std::swap(order[a], order[b]);
+      b = a;
+    }
+  }
+  bool inverted = true;
+  Sizes strides(rank, 1);
+  int64_t next = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    inverted = inverted && order[i] == rank - 1 - i;
+    strides[order[i]] = next;
+    next *= sizes[order[i]];
+  }
+  return inverted ? Sizes{} : strides;
 }
 
 // Joins neighbouring dimensions that every operand steps through in one stride.
@@ -278,25 +350,18 @@ bool is_same_view(const c10::TensorImpl* a, const c10::TensorImpl* b) {
                     a->sizes() == b->sizes() && a->strides() == b->strides());
 }
 
-bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d] != 1 && strides[d] != item) return false;
-    item *= sizes[d];
-  }
-  return true;
-}
-
 // How an operation treats its operands.
 struct Rule {
   DTypeSet dtypes;
-  bool condition;      // the first operand is a bool of its own
-  bool predicate;      // the result is bool
-  bool makes_floats;   // of integers
-  bool keeps_numbers;  // numbers are not rounded to half precision
-  bool exact_out;      // the result is not converted to the dtype of `out`
-  bool no_bool;        // bool operands are refused
-  bool one_dtype;      // tensors of different dtypes are refused
-  bool parameter;      // the last operand is a number that has no say in the dtype
+  bool condition;        // the first operand is a bool of its own
+  bool predicate;        // the result is bool
+  bool makes_floats;     // of integers
+  bool keeps_numbers;    // numbers are not rounded to half precision
+  bool exact_out;        // the result is not converted to the dtype of `out`
+  bool no_bool;          // bool operands are refused
+  bool one_dtype;        // tensors of different dtypes are refused
+  bool parameter;        // the last operand is a number that has no say in the dtype
+  bool number_operands;  // numbers are operands like 0-dim tensors, in torch's eyes
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -377,12 +442,13 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   // The iteration space.
   c10::SmallVector<const c10::TensorImpl*, 4> tensors;  // of `in`, null for numbers
   Space& space = prepared.space;
-  bool in_order = true, alike = true;
+  bool alike = true, with_number = false;
   const c10::TensorImpl* first = nullptr;
   for (const auto& argument : in) {
     const auto* tensor =
         argument.tensor == nullptr ? nullptr : argument.tensor->unsafeGetTensorImpl();
     if (tensor == nullptr || is_cpu_number(tensor)) {
+      with_number = with_number || tensor != nullptr || rule.number_operands;
       tensors.push_back(nullptr);
       continue;
     }
@@ -404,7 +470,6 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       const auto wider = at::infer_size_dimvector(space.sizes, tensor->sizes());
       space.sizes.assign(wider.begin(), wider.end());
     }
-    in_order = in_order && runs_in_order(tensor);
     alike = alike && same_and_dense(first, tensor);
   }
   space.count = c10::multiply_integers(space.sizes);
@@ -428,15 +493,20 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       if (status == at::MemOverlapStatus::Full && tensor->dtype() != o->dtype()) return false;
     }
     alike = alike && same_and_dense(first, o);
-  } else if (!in_order && !alike) {
-    return false;  // torch's own rules for the strides of the result
   }
   if (out == nullptr) {
     *fresh = make_result(window, whole, result, *device);
-    // Of contiguous operands the strides of dimensions of size 1 are not taken over.
-    if (alike && !first->is_contiguous()) {
-      fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, first->strides());
+    std::array<bool, kMostArguments> converted{};
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      converted[i] = tensors[i] != nullptr && !(i == 0 && rule.condition) &&
+                     tensors[i]->dtype() != c10::scalarTypeToTypeMeta(common);
     }
+    const Sizes strides =
+        result_strides(tensors, {converted.data(), tensors.size()}, whole, with_number);
+    if (!strides.empty()) {
+      fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, strides);
+    }
+    alike = alike && same_and_dense(first, fresh->unsafeGetTensorImpl());
     out = fresh;
   }
 
@@ -542,7 +612,8 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                   .exact_out = wants_exact_out(op),
                   .no_bool = op == Op::sub,
                   .one_dtype = false,
-                  .parameter = false};
+                  .parameter = false,
+                  .number_operands = op != Op::pow};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -579,7 +650,8 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
                   .exact_out = false,
                   .no_bool = has(kNoBool),
                   .one_dtype = has(kOneDtype),
-                  .parameter = has(kParameter)};
+                  .parameter = has(kParameter),
+                  .number_operands = false};
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
