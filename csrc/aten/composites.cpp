@@ -44,37 +44,39 @@ View scaled(Builder& b, View x, View factor) {
   return b.apply(Op::mul, {x, factor});
 }
 
-// self + alpha * other, of floats with one rounding as in torch's vectorised loop
-void scaled_add(Builder& b, View x, View y, View alpha) {
-  if (b.is_floating()) {
-    b.apply(Op::fma, {y, alpha, x});
-  } else {
-    b.apply(Op::add, {x, scaled(b, y, alpha)});
-  }
+// x * y + z with one rounding, as torch's kernels have it; of integers modulo 2^n.
+View multiply_add(Builder& b, View x, View y, View z) {
+  return b.integral() ? b.apply(Op::add, {scaled(b, x, y), z}) : b.apply(Op::fma, {x, y, z});
 }
-constexpr Composite kAdd{
-    kNumbers, [](Builder& b, const View* in) { scaled_add(b, in[0], in[1], in[2]); }, true};
-constexpr Composite kSub{
-    kNumbers, [](Builder& b, const View* in) { scaled_add(b, in[0], in[1], in[2]); }, true, true};
+// self + alpha * other
+constexpr Composite kAdd{kNumbers,
+                         [](Builder& b, const View* in) { multiply_add(b, in[2], in[1], in[0]); },
+                         kParameter | kRoundsNumbers | kCpuNumbers};
+constexpr Composite kSub{kAdd.dtypes, kAdd.build, kAdd.traits | kNoBool};  // alpha is negated
 // self + value * a * b
-constexpr Composite kAddcmul{kNumbers, [](Builder& b, const View* in) {
-                               const View left = scaled(b, in[1], in[3]);
-                               b.apply(Op::add, {in[0], b.apply(Op::mul, {left, in[2]})});
-                             }};
+constexpr Composite kAddcmul{
+    kNumbers,
+    [](Builder& b, const View* in) { multiply_add(b, scaled(b, in[1], in[3]), in[2], in[0]); },
+    kParameter};
 // self + value * a / b
-constexpr Composite kAddcdiv{kReals, [](Builder& b, const View* in) {
+constexpr Composite kAddcdiv{kReals,
+                             [](Builder& b, const View* in) {
                                const View left = scaled(b, in[1], in[3]);
                                b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
-                             }};
-// Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self), the
-// coefficient being the third operand. One rounding for the product and the sum, as in torch's
-// vectorised loop.
-constexpr Composite kLerpLow{kReals, [](Builder& b, const View* in) {
-                               b.apply(Op::fma, {in[2], b.apply(Op::sub, {in[1], in[0]}), in[0]});
-                             }};
-constexpr Composite kLerpHigh{kReals, [](Builder& b, const View* in) {
-                                b.apply(Op::fma, {in[2], b.apply(Op::sub, {in[1], in[0]}), in[1]});
-                              }};
+                             },
+                             kParameter};
+// Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self). The third
+// operand is the coefficient.
+constexpr Composite kLerpLow{kReals,
+                             [](Builder& b, const View* in) {
+                               multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[0]);
+                             },
+                             kParameter | kOneDtype};
+constexpr Composite kLerpHigh{kReals,
+                              [](Builder& b, const View* in) {
+                                multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[1]);
+                              },
+                              kParameter | kOneDtype};
 // x / (1 + exp(-x))
 constexpr Composite kSilu{kReals, [](Builder& b, const View* in) {
                             const View e = b.apply(Op::exp, {b.apply(Op::neg, {in[0]})});
@@ -96,14 +98,15 @@ constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
 // grad * (1 - y * y)
 constexpr Composite kTanhBackward{
     kReals, [](Builder& b, const View* in) {
-      const View square = b.apply(Op::mul, {in[1], in[1]});
-      b.apply(Op::mul, {in[0], b.apply(Op::sub, {b.number(1), square})});
+      b.apply(Op::mul, {in[0], subtract_product(b, in[1], in[1], b.number(1))});
     }};
 // 0 where x <= threshold, else grad.
-constexpr Composite kThresholdBackward{kNumbers, [](Builder& b, const View* in) {
+constexpr Composite kThresholdBackward{kNumbers,
+                                       [](Builder& b, const View* in) {
                                          const View cut = b.apply(Op::le, {in[1], in[2]});
                                          b.apply(Op::where, {cut, b.number(0), in[0]});
-                                       }};
+                                       },
+                                       kParameter};
 // x * 0.5 * (1 + erf(x / sqrt 2))
 constexpr Composite kGelu{
     kReals, [](Builder& b, const View* in) {
@@ -126,7 +129,8 @@ constexpr Composite kGeluTanh{kReals, [](Builder& b, const View* in) {
                               }};
 // grad * (cdf + x * pdf)
 constexpr Composite kGeluBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View x = in[1];
       const View e = b.apply(Op::erf, {b.apply(Op::mul, {x, b.number(M_SQRT1_2)})});
       const View cdf = b.apply(Op::mul, {b.apply(Op::add, {e, b.number(1)}), b.number(0.5)});
@@ -135,9 +139,11 @@ constexpr Composite kGeluBackward{
           b.apply(Op::mul, {b.apply(Op::exp, {power}), b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5)});
       const View slope = b.apply(Op::add, {cdf, b.apply(Op::mul, {x, pdf})});
       b.apply(Op::mul, {in[0], slope});
-    }};
+    },
+    kOneDtype};
 constexpr Composite kGeluTanhBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View x = in[1];
       const View t = gelu_tanh(b, x);
       const View left = b.apply(Op::mul, {x, b.number(0.5)});
@@ -150,7 +156,8 @@ constexpr Composite kGeluTanhBackward{
       const View right_slope =
           b.apply(Op::mul, {b.apply(Op::mul, {left, tanh_slope}), inner_slope});
       b.apply(Op::mul, {in[0], b.apply(Op::add, {left_slope, right_slope})});
-    }};
+    },
+    kOneDtype};
 // clamp of one side: the other bound is out of the way.
 constexpr Composite kClampMin{kReals, [](Builder& b, const View* in) {
                                 b.apply(Op::clamp, {in[0], in[1], b.number(INFINITY)});
@@ -161,33 +168,38 @@ constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
-// x to the power of the numbers that torch computes without pow
-constexpr Composite kSquare{kNumbers, [](Builder& b, const View* in) {
+// Powers, as torch's kernel computes them.
+constexpr Composite kSquare{kNumbers,
+                            [](Builder& b, const View* in) {
                               b.apply(Op::mul, {in[0], in[0]});
-                            }};
-constexpr Composite kCube{kNumbers, [](Builder& b, const View* in) {
+                            },
+                            kRoundsEach};
+constexpr Composite kCube{kNumbers,
+                          [](Builder& b, const View* in) {
                             b.apply(Op::mul, {b.apply(Op::mul, {in[0], in[0]}), in[0]});
-                          }};
-constexpr Composite kRoot{kReals, [](Builder& b, const View* in) { b.apply(Op::sqrt, {in[0]}); }};
-constexpr Composite kInverseRoot{kReals,
-                                 [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
+                          },
+                          kRoundsEach};
+constexpr Composite kInverseSquare{kReals,
+                                   [](Builder& b, const View* in) {
+                                     b.apply(Op::reciprocal, {b.apply(Op::mul, {in[0], in[0]})});
+                                   },
+                                   kRoundsEach};
+constexpr Composite kSquareRoot{kReals,
+                                [](Builder& b, const View* in) { b.apply(Op::sqrt, {in[0]}); }};
+constexpr Composite kInverseSquareRoot{
+    kReals, [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
 constexpr Composite kInverse{kReals,
                              [](Builder& b, const View* in) { b.apply(Op::reciprocal, {in[0]}); }};
-constexpr Composite kInverseSquare{kReals, [](Builder& b, const View* in) {
-                                     b.apply(Op::reciprocal, {b.apply(Op::mul, {in[0], in[0]})});
-                                   }};
-const Composite* power(const Scalar& exponent) {
-  if (exponent.isComplex() || exponent.isBoolean() || exponent.isSymbolic()) {
-    return nullptr;
-  }
-  const auto number = exponent.to<double>();
-  if (number == 2) return &kSquare;
-  if (number == 3) return &kCube;
-  if (number == 0.5) return &kRoot;
-  if (number == -0.5) return &kInverseRoot;
-  if (number == -1) return &kInverse;
-  if (number == -2) return &kInverseSquare;
-  return nullptr;
+
+// Null where it is pow that torch computes.
+const Composite* power_composite(double exponent, at::ScalarType type) {
+  if (exponent == 2) return &kSquare;
+  if (type == at::kHalf) return nullptr;
+  if (exponent == 3) return &kCube;
+  if (exponent == -2) return &kInverseSquare;
+  if (exponent == 0.5) return &kSquareRoot;
+  if (exponent == -0.5) return &kInverseSquareRoot;
+  return exponent == -1 ? &kInverse : nullptr;
 }
 
 // The forms of an operator. A tag names the overload that is delegated to.
@@ -331,29 +343,34 @@ Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::option
 
 }  // namespace
 
-bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent, const Tensor* out,
-                  Tensor* fresh) {
-  const Composite* composite = power(exponent);
-  // A fraction of an integer is a float, which is not what the composite computes.
-  if (composite == nullptr || (!self.is_floating_point() && !exponent.isIntegral(false))) {
-    return false;
-  }
-  const std::array<Argument, 1> arguments{Argument(self)};
-  if (!record_composite(*composite, arguments, out, fresh)) {
-    return false;
+bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
+                       const Scalar& alpha, const Tensor* out, Tensor* fresh) {
+  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(alpha)};
+  if (!subtract) {
+    if (!record_composite(kAdd, arguments, out, fresh)) return false;
+  } else {
+    if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() ||
+        alpha.type() == at::kUInt64) {
+      return false;
+    }
+    const Scalar negative = -alpha;
+    const std::array<Argument, 3> negated{Argument(self), Argument(other), Argument(negative)};
+    if (!record_composite(kSub, negated, out, fresh)) return false;
   }
   note_native(counter);
   return true;
 }
 
-bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
-                       const Scalar& alpha, const Tensor* out, Tensor* fresh) {
-  if (alpha.isBoolean() || alpha.isSymbolic()) {
+bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent, const Tensor* out,
+                  Tensor* fresh) {
+  // A fraction makes integers floats.
+  if (exponent.isComplex() || exponent.isBoolean() ||
+      (exponent.isFloatingPoint() && !self.is_floating_point())) {
     return false;
   }
-  const Scalar factor = subtract ? -alpha : alpha;
-  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(factor)};
-  if (!record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
+  const Composite* composite = power_composite(exponent.to<double>(), self.scalar_type());
+  const std::array<Argument, 1> arguments{Argument(self)};
+  if (composite == nullptr || !record_composite(*composite, arguments, out, fresh)) {
     return false;
   }
   note_native(counter);
