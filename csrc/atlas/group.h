@@ -45,7 +45,8 @@ enum class NodeKind : uint8_t {
 
 // Node i defines value i. Values are used after their definition only. Every load reads what memory
 // held before the group, whatever the order of nodes. A store may not go to a scalar operand.
-// An immediate is a value of its node's dtype as it is: nothing rounds it.
+// Nothing rounds an immediate: one of a narrow dtype that only arithmetic uses may be any number of
+// the class. A NaN among them is the default one (its payload is zero).
 struct Node {
   NodeKind kind;
   Op op;  // of compute

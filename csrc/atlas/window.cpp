@@ -13,6 +13,18 @@ uint64_t next_program_number() noexcept {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Bits of the class with every NaN as the default one.
+uint64_t default_nan(uint64_t bits, ComputeClass compute) noexcept {
+  constexpr uint64_t kFloat = 0x7fc0'0000, kDouble = 0x7ff8'0000'0000'0000;
+  switch (compute) {
+    case ComputeClass::f32: return (bits & 0x7fff'ffff) > 0x7f80'0000 ? kFloat : bits;
+    case ComputeClass::f64:
+      return (bits & ~(uint64_t{1} << 63)) > 0x7ff0'0000'0000'0000 ? kDouble : bits;
+    case ComputeClass::i64: break;
+  }
+  return bits;
+}
+
 Special special_of(uint64_t bits, ComputeClass compute) noexcept {
   if (compute == ComputeClass::i64) {
     return bits == 0 ? Special::zero : bits == 1 ? Special::one : Special::none;
@@ -138,6 +150,7 @@ uint16_t Window::access_of(const View& view, int64_t count, std::span<const int6
 
 Source Window::immediate_of(uint64_t bits, DType dtype) {
   Program& program = current_.program;
+  bits = default_nan(bits, class_of(dtype));
   program.immediates.push_back(bits);
   program.specials.push_back(special_of(bits, class_of(dtype)));
   return static_cast<Source>(kImmediate | (program.immediates.size() - 1));

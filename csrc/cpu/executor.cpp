@@ -25,6 +25,9 @@ constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itsel
 constexpr long kPrefetchDistance = 2048;
 constexpr uint32_t kStackFrame = 32'768;
 constexpr DTypeSet kBool = dtype_bit(DType::b8);
+// Of f32's class, dtypes whose values are clean (cpu/convert.h).
+constexpr DTypeSet kClean = dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) |
+                            dtype_bit(DType::i16) | dtype_bit(DType::bf16);
 
 const GroupKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
@@ -137,6 +140,8 @@ class GroupCompiler {
     Place place = Place::nowhere;
     uint8_t registers = 0;  // Sethi-Ullman number: values alive at once while it is computed
     bool is_leaf = false;   // its place exists before any code
+    bool clean = false;     // cpu/convert.h
+    bool rounded = false;   // by the instruction that computes it
     int16_t slot = -1;
     int32_t uses = 0;          // not emitted yet
     int32_t first_store = -1;  // of the list through next_store_
@@ -280,7 +285,22 @@ class GroupCompiler {
       }
       if (node.kind == NodeKind::load && value.place == Place::nowhere) value.registers = 1;
       value.is_leaf = value.place != Place::nowhere;
+      value.clean = (kClean & dtype_bit(node.dtype)) != 0 || is_clean_unrounded(node);
     }
+  }
+
+  // Whether a value is clean (cpu/convert.h) before it is rounded to its dtype: operations keep the
+  // payload of a NaN that they are given, or make one without.
+  bool is_clean_unrounded(const Node& node) const {
+    switch (node.kind) {
+      case NodeKind::load: return (kClean & dtype_bit(group_.operands[node.a].dtype)) != 0;
+      case NodeKind::immediate: return true;
+      default: break;
+    }
+    for (int k = 0; k < arity(node); ++k) {
+      if (!values_[argument(node, k)].clean) return false;
+    }
+    return true;
   }
 
   Place place_of(DType dtype) const {
@@ -430,9 +450,9 @@ class GroupCompiler {
         rounded = is_exact(group_.nodes[node.a].dtype, node.dtype);
         break;
       default: {
-        compute(node);
+        compute(v);
         const OpInfo& info = op_info(node.op);
-        rounded = info.has(kPredicate);
+        rounded = info.has(kPredicate) || value.rounded;
         // (Negation makes -0, which no integer is.)
         if (!rounded && (keeps_precision(node.op) || ((node.op == Op::neg || node.op == Op::abs) &&
                                                       (dtype_bit(node.dtype) & kReal) != 0))) {
@@ -445,7 +465,7 @@ class GroupCompiler {
     }
     accumulator_ = v;
     rounded = rounded || node.dtype == own_;
-    if (!rounded && !stored_at_once(v)) push(kernels_.round[index_of(node.dtype)]);
+    if (!rounded && !stored_at_once(v)) push(round_to(node));
     // Stores that can happen now spare a place; a store that keeps every bit is one.
     for (int s = value.first_store; s >= 0; s = next_store_[s]) {
       if (done_[s] || is_hazard(s)) continue;
@@ -459,6 +479,12 @@ class GroupCompiler {
       }
     }
     if (value.uses > own) spill(v);
+  }
+
+  // Rounds the result of a node to its dtype.
+  AnyCode round_to(const Node& node) const {
+    const bool clean = node.dtype == DType::bf16 && own_ == DType::f32 && is_clean_unrounded(node);
+    return clean ? kernels_.round_clean : kernels_.round[index_of(node.dtype)];
   }
 
   // Whether the only use is a store that rounds to the value's dtype itself and can happen now.
@@ -476,7 +502,10 @@ class GroupCompiler {
 
   void emit_store(int s) {
     const uint16_t operand = group_.nodes[s].b;
-    push(kernels_.store[index_of(group_.operands[operand].dtype)], {operand, 0, -1});
+    const DType dtype = group_.operands[operand].dtype;
+    const bool clean = dtype == DType::bf16 && own_ == DType::f32 &&
+                       is_clean_unrounded(group_.nodes[group_.nodes[s].a]);
+    push(clean ? kernels_.store_clean : kernels_.store[index_of(dtype)], {operand, 0, -1});
     done_[s] = true;
   }
 
@@ -523,14 +552,15 @@ class GroupCompiler {
 
   // ---- operations ----
 
-  void compute(const Node& node) {
+  void compute(int v) {
+    const Node& node = group_.nodes[v];
     const int n = op_info(node.op).arity;
     if (n == 1) {
       emit(node.a);
       release(node.a);
       push(kernels_.unary[index(node.op)]);
     } else if (n == 2) {
-      binary(node);
+      binary(v);
     } else {
       ternary(node);
     }
@@ -577,6 +607,7 @@ class GroupCompiler {
     if (has_place(x) && values_[x].place == Place::splat) std::swap(x, y);
     const int pair = pair_of(x, y);
     if (pair < 0 || pair % 3 == 2) return -1;
+    if (pair / 3 == 1 && !(values_[x].clean && values_[y].clean)) return -1;
     const DType rounds[] = {own_, DType::bf16, DType::f16};
     return node.dtype == rounds[pair / 3] ? pair : -1;
   }
@@ -589,7 +620,8 @@ class GroupCompiler {
   }
 
   // The accumulator and x * y in one instruction, where the node is that.
-  bool with_product(const Node& node) {
+  bool with_product(int v) {
+    const Node& node = group_.nodes[v];
     if (node.a == node.b) return false;
     int x = 0, y = 0;
     for (const bool second : {true, false}) {
@@ -602,36 +634,51 @@ class GroupCompiler {
         spill(other);
         return false;
       }
-      push(kernels_.with_product[index(node.op) + (second ? 0 : 4)][pair], values_[x].where,
-           values_[y].where);
-      release(x);
-      release(y);
-      release(product);
-      release(other);
+      for (const int u : {x, y, product, other}) release(u);
+      const size_t row = index(node.op) + (second ? 0 : 4);
+      push_arithmetic(v, kernels_.plain.with_product[row][pair],
+                      kernels_.to_bf16.with_product[row][pair], values_[x].where, values_[y].where);
       return true;
     }
     return false;
   }
 
-  void binary(const Node& node) {
+  // An arithmetic operation, which rounds its result where there is an instruction for that. Its
+  // operands have been released: their memory may be what the result is stored to.
+  void push_arithmetic(int v, AnyCode plain, AnyCode to_bf16, Reference x = {}, Reference y = {}) {
+    const Node& node = group_.nodes[v];
+    const bool joins = to_bf16 != nullptr && node.dtype == DType::bf16 &&
+                       is_clean_unrounded(node) && !stored_at_once(v);
+    values_[v].rounded = joins;
+    push(joins ? to_bf16 : plain, x, y);
+  }
+
+  void binary(int v) {
+    const Node& node = group_.nodes[v];
     const int a = node.a, b = node.b;
-    const auto& forms = kernels_.binary[index(node.op)];
-    if (with_product(node)) return;
-    static_assert(static_cast<int>(Op::div) == 3, "the order of ClassKernels::start");
+    if (with_product(v)) return;
+    static_assert(static_cast<int>(Op::div) == 3, "the order of Arithmetic");
+    const auto finish = [&](int form, Reference where = {}) {
+      release(a);
+      release(b);
+      const AnyCode to_bf16 =
+          node.op <= Op::div ? kernels_.binary_to_bf16[index(node.op)][form] : nullptr;
+      push_arithmetic(v, kernels_.binary[index(node.op)][form], to_bf16, where);
+    };
     if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
         accumulator_ != b) {
       if (const int pair = pair_of(a, b); pair >= 0) {
-        push(kernels_.start[index(node.op)][pair], values_[a].where, values_[b].where);
         release(a);
         release(b);
+        push_arithmetic(v, kernels_.plain.start[index(node.op)][pair],
+                        kernels_.to_bf16.start[index(node.op)][pair], values_[a].where,
+                        values_[b].where);
         return;
       }
     }
     if (a == b) {
       emit(a, 2);
-      push(forms[kSelf]);
-      release(a);
-      release(b);
+      finish(kSelf);
       return;
     }
     int first = a;  // the one that ends in the accumulator
@@ -652,9 +699,7 @@ class GroupCompiler {
     emit(first);
     const int other = first == a ? b : a;
     const int swapped = first == a ? 0 : static_cast<int>(kSwapped);
-    push(forms[swapped + form_of(values_[other].place)], values_[other].where);
-    release(a);
-    release(b);
+    finish(swapped + form_of(values_[other].place), values_[other].where);
   }
 
   // As the operand of a ternary operation: half types are converted first.
