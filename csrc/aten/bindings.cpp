@@ -18,6 +18,7 @@
 #include "aten/pointwise.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/threads.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
 #include "atlas/device.h"
@@ -325,6 +326,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::install_fork_guard();
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
+  hologram::aten::use_torch_threads();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
 }

@@ -303,7 +303,8 @@ void Window::execute(const Compiled& compiled, const Program& program) {
       for (void* block : memory) executor.free_scratch(block);
     }
   } scratch{executor_, {}};
-  std::vector<char*> bases(program.blocks.size());
+  auto& bases = frame_.bases;
+  bases.resize(program.blocks.size());
   for (size_t i = 0; i < bases.size(); ++i) {
     const SlotKey& slot = program.slots[i];
     bases[i] = slot.live || !slot.inside ? program.blocks[i]->data : nullptr;
@@ -312,38 +313,50 @@ void Window::execute(const Compiled& compiled, const Program& program) {
     scratch.memory.push_back(executor_.allocate_scratch(program.blocks[slot]->bytes));
     bases[slot] = static_cast<char*>(scratch.memory.back());
   }
-  std::vector<void*> operands;
-  std::vector<uint64_t> immediates;
-  std::vector<int64_t> strides;
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
-    const Batch& batch = compiled.plan.batches[i];
-    for (const auto& member : batch.members) {
-      operands.clear();
-      immediates.clear();
-      strides.clear();
-      const bool strided = member.shape != 0;
-      const auto& sizes = strided ? program.shapes[member.shape].sizes : std::vector<int64_t>{};
-      for (const uint16_t access : member.accesses) {
-        const AccessKey& key = program.accesses[access];
-        operands.push_back(bases[key.slot] + program.offsets[access]);
-        run_.bytes_moved +=
-            dtype_size(key.dtype) *
-            (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[member.space]));
-        if (!strided) continue;
-        if (key.layout == Layout::strided) {
-          strides.insert(strides.end(), program.strides[access].begin(),
-                         program.strides[access].end());
-        } else {
-          strides.resize(strides.size() + sizes.size());
-        }
+    frame_.bind(compiled.plan.batches[i], program, run_.bytes_moved);
+    executor_.run(*compiled.codes[i], frame_.bindings);
+  }
+}
+
+void Window::Frame::bind(const Batch& batch, const Program& program, uint64_t& bytes_moved) {
+  bindings.clear();
+  operands.clear();
+  immediates.clear();
+  strides.clear();
+  // The members have equally many operands and immediates, but spaces of their own.
+  for (const auto& member : batch.members) {
+    std::span<const int64_t> sizes;
+    if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
+    const int64_t count = program.counts[member.space];
+    for (const uint16_t access : member.accesses) {
+      const AccessKey& key = program.accesses[access];
+      operands.push_back(bases[key.slot] + program.offsets[access]);
+      bytes_moved +=
+          dtype_size(key.dtype) * (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+      if (key.layout == Layout::strided) {
+        const auto& own = program.strides[access];
+        strides.insert(strides.end(), own.begin(), own.end());
+      } else {
+        strides.resize(strides.size() + sizes.size());
       }
-      for (const uint16_t number : member.immediates) {
-        immediates.push_back(program.immediates[number]);
-      }
-      executor_.run(*compiled.codes[i],
-                    {operands.data(), immediates.data(), program.counts[member.space],
-                     static_cast<int>(sizes.size()), sizes.data(), strides.data()});
     }
+    for (const uint16_t number : member.immediates) {
+      immediates.push_back(program.immediates[number]);
+    }
+    bindings.push_back(
+        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
+  }
+  size_t operand = 0, immediate = 0, stride = 0;
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    const auto& member = batch.members[i];
+    Binding& binding = bindings[i];
+    binding.operands = operands.data() + operand;
+    binding.immediates = immediates.data() + immediate;
+    binding.strides = strides.data() + stride;
+    operand += member.accesses.size();
+    immediate += member.immediates.size();
+    stride += member.accesses.size() * static_cast<size_t>(binding.rank);
   }
 }
 

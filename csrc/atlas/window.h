@@ -166,6 +166,15 @@ class Window {
     Plan plan;
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
   };
+  // Addresses and numbers of the batch that is about to run.
+  struct Frame {
+    std::vector<char*> bases;  // of the program's blocks
+    std::vector<Binding> bindings;
+    std::vector<void*> operands;
+    std::vector<uint64_t> immediates;
+    std::vector<int64_t> strides;
+    void bind(const Batch& batch, const Program& program, uint64_t& bytes_moved);
+  };
   struct Cached {
     Program key;
     std::shared_ptr<const Compiled> compiled;
@@ -197,6 +206,7 @@ class Window {
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
+  Frame frame_;
 
   WindowStats stats_;  // guarded by lock_
 };

@@ -19,8 +19,9 @@ namespace {
 
 constexpr int kMaxNodes = 4096;
 constexpr int kMaxRank = 64;
-constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
+constexpr int64_t kClassBytes = 12'288;  // of the compute class's elements: the unit of work
 constexpr int64_t kSerialElements = 32'768;
+constexpr int kMaxStreams = 16;
 constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
 constexpr uint32_t kStackFrame = 32'768;
@@ -881,40 +882,49 @@ void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step
 
 class GroupRun {
  public:
-  GroupRun(const CompiledGroup& group, const Binding& binding)
+  GroupRun(const CompiledGroup& group, std::span<const Binding> bindings)
       : group_(group),
-        binding_(binding),
+        bindings_(bindings),
         kernels_(*group.kernels_),
         size_(static_cast<long>(dtype_size(kernels_.own))),
-        mode_(float_mode()) {
-    if (group.strided_) collapse();
-  }
+        class_elements_(kClassBytes / size_),
+        mode_(float_mode()) {}
 
   void run(Parallel& parallel) {
-    const int64_t count = binding_.count;
-    const int64_t chunks = (count * size_ + kChunkBytes - 1) / kChunkBytes;
-    const int threads =
-        count < kSerialElements
-            ? 1
-            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), chunks));
-    choose_streams();
-    if (threads == 1) {
-      alignas(64) char buffer[kStackFrame];
-      if (group_.frame_size_ <= kStackFrame) {
-        set_up(buffer);
-        range(buffer, 0, count);
-        return;
-      }
+    int64_t elements = 0;
+    for (const Binding& binding : bindings_) {
+      elements += binding.count;
+      classes_ += classes_of(binding);
     }
-    const std::unique_ptr<char, Free> frames(allocate(group_.frame_size_ * size_t(threads)));
-    frames_ = frames.get();
-    for (int i = 0; i < threads; ++i) set_up(frames_ + i * size_t{group_.frame_size_});
+    const int threads =
+        elements < kSerialElements
+            ? 1
+            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), classes_));
+    if (group_.strided_) {
+      if (bindings_.size() > 1) {
+        more_spaces_.resize(bindings_.size());
+        spaces_ = more_spaces_.data();
+      }
+      for (size_t i = 0; i < bindings_.size(); ++i) collapse(bindings_[i], spaces_[i]);
+    }
+    std::unique_ptr<char, Free> frames;
+    if (group_.frame_size_ > kStackFrame) {
+      frames.reset(allocate(group_.frame_size_ * static_cast<size_t>(threads)));
+      frames_ = frames.get();
+    }
     if (threads == 1) {
-      range(frames_, 0, count);
+      if (frames_ != nullptr) {
+        whole(frames_);
+      } else {
+        alignas(64) char frame[kStackFrame];
+        whole(frame);
+      }
       return;
     }
+    // Few enough for the processor to see streams, enough for threads to finish together.
+    claim_ = std::clamp<int64_t>(classes_ / (threads * int64_t{16}), 1, 16);
     parallel.run(
-        threads, [](void* self, int i) { static_cast<GroupRun*>(self)->work(i); }, this);
+        threads, [](void* self) { static_cast<GroupRun*>(self)->work(); }, this);
   }
 
  private:
@@ -927,32 +937,85 @@ class GroupRun {
     return static_cast<char*>(p);
   }
 
-  // One thread's share: chunks as long as there are any.
-  void work(int thread) {
+  // The space of a binding with as few dimensions as the strides of its strided operands allow.
+  struct Space {
+    int rank = 0;
+    size_t step = 1;               // from one row of numbers to the next
+    std::vector<int64_t> numbers;  // sizes, then strides in bytes of each use
+
+    int64_t* sizes() { return numbers.data(); }
+    const int64_t* sizes() const { return numbers.data(); }
+    int64_t* strides(size_t use) { return numbers.data() + (use + 1) * step; }
+    const int64_t* strides(size_t use) const { return numbers.data() + (use + 1) * step; }
+  };
+
+  // A binding on its way through one thread.
+  struct Member {
+    const Binding& binding;
+    const Space* space;  // null where no operand is strided
+    char* frame;
+    Stream streams[kMaxStreams];
+    int stream_count;
+
+    char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
+  };
+
+  int64_t classes_of(const Binding& binding) const {
+    return (binding.count + class_elements_ - 1) / class_elements_;
+  }
+
+  // All of it, by the calling thread.
+  void whole(char* frame) const {
+    for (size_t i = 0; i < bindings_.size(); ++i) {
+      if (bindings_[i].count > 0) range(set_up(i, frame), 0, bindings_[i].count);
+    }
+  }
+
+  // One thread's share: some classes at a time as long as there are any.
+  void work() {
+    if (frames_ != nullptr) {
+      const auto thread = static_cast<size_t>(next_frame_.fetch_add(1, std::memory_order_relaxed));
+      share(frames_ + thread * group_.frame_size_);
+    } else {
+      alignas(64) char frame[kStackFrame];
+      share(frame);
+    }
+  }
+
+  void share(char* frame) {
     const unsigned before = float_mode();
     set_float_mode(mode_);
-    const int64_t step = kChunkBytes / size_, count = binding_.count;
-    char* frame = frames_ + thread * size_t{group_.frame_size_};
+    size_t member = 0;
+    int64_t first = 0;  // class of the member
     while (true) {
-      const int64_t begin = next_.fetch_add(1, std::memory_order_relaxed) * step;
-      if (begin >= count) break;
-      range(frame, begin, std::min(begin + step, count));
+      int64_t at = next_class_.fetch_add(claim_, std::memory_order_relaxed);
+      const int64_t end = std::min(at + claim_, classes_);
+      if (at >= end) break;
+      while (at < end) {
+        int64_t beyond = first + classes_of(bindings_[member]);
+        for (; beyond <= at; beyond += classes_of(bindings_[++member])) first = beyond;
+        const int64_t stop = std::min(end, beyond);
+        range(set_up(member, frame), (at - first) * class_elements_,
+              std::min((stop - first) * class_elements_, bindings_[member].count));
+        at = stop;
+      }
     }
     set_float_mode(before);
   }
 
   int pointer_count() const { return group_.operands_ + 3; }
 
-  void set_up(char* frame) const {
+  Member set_up(size_t index, char* frame) const {
+    const Binding& binding = bindings_[index];
     char** R = reinterpret_cast<char**>(frame);
     const int n = group_.operands_;
-    for (int i = 0; i < n; ++i) R[i] = static_cast<char*>(binding_.operands[i]);
+    for (int i = 0; i < n; ++i) R[i] = static_cast<char*>(binding.operands[i]);
     R[n] = frame + group_.slots_;
-    R[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding_.immediates));
+    R[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding.immediates));
     R[n + 2] = frame + group_.scalars_at_;
     for (size_t i = 0; i < group_.scalars_.size(); ++i) {
       const auto& use = group_.scalars_[i];
-      const void* x = binding_.operands[use.operand];
+      const void* x = binding.operands[use.operand];
       uint64_t bits = 0;
       switch (group_.class_) {
         case ComputeClass::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
@@ -961,20 +1024,23 @@ class GroupRun {
       }
       std::memcpy(R[n + 2] + 8 * i, &bits, sizeof bits);
     }
+    Member member{binding, group_.strided_ ? &spaces_[index] : nullptr, frame, {}, 0};
+    choose_streams(member);
+    return member;
   }
 
   // Elements [begin, end); begin is the first of a block.
-  void range(char* frame, int64_t begin, int64_t end) const {
-    char* const* R = reinterpret_cast<char* const*>(frame);
+  void range(const Member& member, int64_t begin, int64_t end) const {
     if (group_.strided_) {
-      strided_range(frame, begin, end);
+      strided_range(member, begin, end);
       return;
     }
     const int64_t whole = begin + (end - begin) / kernels_.lanes * kernels_.lanes;
     if (whole > begin) {
-      kernels_.run(group_.code_.data(), R, begin * size_, whole * size_, streams_, stream_count_);
+      kernels_.run(group_.code_.data(), member.pointers(), begin * size_, whole * size_,
+                   member.streams, member.stream_count);
     }
-    if (whole < end) tail(frame, whole, end - whole);
+    if (whole < end) tail(member.frame, whole, end - whole);
   }
 
   char** block_pointers(char* frame) const {
@@ -1007,51 +1073,47 @@ class GroupRun {
 
   // ---- strided operands: block by block ----
 
-  // The space with as few dimensions as the strides allow. Strides of the uses in order.
-  void collapse() {
-    const int rank = binding_.rank;
+  void collapse(const Binding& binding, Space& space) const {
+    const int rank = binding.rank;
     if (rank > kMaxRank) throw Error("more than 64 dimensions");
     const auto uses = group_.uses_.size();
-    strides_.resize(uses * static_cast<size_t>(std::max(rank, 1)));
+    space.step = static_cast<size_t>(std::max(rank, 1));
+    space.numbers.resize((uses + 1) * space.step);
     const auto stride = [&](size_t use, int d) {
-      return binding_.strides[group_.uses_[use].operand * rank + d];
+      return binding.strides[group_.uses_[use].operand * rank + d];
     };
-    rank_ = 0;
     for (int d = 0; d < rank; ++d) {
-      const int64_t size = binding_.sizes[d];
+      const int64_t size = binding.sizes[d];
       if (size == 1) continue;
-      bool merge = rank_ > 0;
+      bool merge = space.rank > 0;
       for (size_t u = 0; merge && u < uses; ++u) {
         if (!group_.uses_[u].strided) continue;
-        merge = strides_[u * kStep(rank) + rank_ - 1] == stride(u, d) * size;
+        merge = space.strides(u)[space.rank - 1] == stride(u, d) * size;
       }
-      if (!merge) sizes_[rank_++] = 1;
-      sizes_[rank_ - 1] *= size;
-      for (size_t u = 0; u < uses; ++u) strides_[u * kStep(rank) + rank_ - 1] = stride(u, d);
+      if (!merge) space.sizes()[space.rank++] = 1;
+      space.sizes()[space.rank - 1] *= size;
+      for (size_t u = 0; u < uses; ++u) space.strides(u)[space.rank - 1] = stride(u, d);
     }
-    step_ = kStep(rank);
-    if (rank_ == 0) {
-      sizes_[rank_++] = 1;
-      for (size_t u = 0; u < uses; ++u) strides_[u * step_] = 0;
-    }
+    if (space.rank == 0) space.sizes()[space.rank++] = 1;
   }
-  static size_t kStep(int rank) { return static_cast<size_t>(std::max(rank, 1)); }
 
-  void strided_range(char* frame, int64_t begin, int64_t end) const {
+  void strided_range(const Member& member, int64_t begin, int64_t end) const {
+    const Space& space = *member.space;
+    char* frame = member.frame;
     int64_t position[kMaxRank];
     int64_t rest = begin;
-    for (int d = rank_ - 1; d >= 0; --d) {
-      position[d] = rest % sizes_[d];
-      rest /= sizes_[d];
+    for (int d = space.rank - 1; d >= 0; --d) {
+      position[d] = rest % space.sizes()[d];
+      rest /= space.sizes()[d];
     }
-    char* const* R = reinterpret_cast<char* const*>(frame);
+    char* const* R = member.pointers();
     char** B = block_pointers(frame);
     const char* held[kHeld] = {};
     for (int64_t at = begin; at < end; at += kernels_.lanes) {
       const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
         const auto& use = group_.uses_[u];
-        B[use.operand] = place_block(frame, R, u, at, n, position, held);
+        B[use.operand] = place_block(member, u, at, n, position, held);
       }
       kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
@@ -1059,7 +1121,7 @@ class GroupRun {
         char* scratch = frame + use.scratch;
         if (!use.stored || B[use.operand] != scratch) continue;
         if (use.strided) {
-          walk(u, R[use.operand], n, position,
+          walk(space, u, R[use.operand], n, position,
                [&](char* data, int64_t stride, int64_t done, int64_t run) {
                  copy_strided(data, stride, scratch + done * use.size, use.size, run, use.size);
                });
@@ -1067,38 +1129,41 @@ class GroupRun {
           std::memcpy(R[use.operand] + at * use.size, scratch, static_cast<size_t>(n) * use.size);
         }
       }
-      advance(position, n);
+      advance(space, position, n);
     }
   }
 
   // Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
   // held[u]: the element that fills the copy since an earlier block, or null.
-  char* place_block(char* frame, char* const* R, size_t u, int64_t at, int64_t n,
-                    const int64_t* position, const char** held) const {
+  char* place_block(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
+                    const char** held) const {
     const auto& use = group_.uses_[u];
-    char* scratch = frame + use.scratch;
+    const Space& space = *member.space;
+    char* const* R = member.pointers();
+    char* scratch = member.frame + use.scratch;
     const bool full = n == kernels_.lanes;
     if (!use.strided) {
       char* data = R[use.operand] + at * use.size;
       if (full) return data;
       if (use.loaded) std::memcpy(scratch, data, static_cast<size_t>(n) * use.size);
     } else {
-      const int64_t left = sizes_[rank_ - 1] - position[rank_ - 1];
-      if (full && left >= n && strides_[u * step_ + rank_ - 1] == use.size) {
-        return R[use.operand] + offset(u, position);
+      const int64_t left = space.sizes()[space.rank - 1] - position[space.rank - 1];
+      const int64_t stride = space.strides(u)[space.rank - 1];
+      if (full && left >= n && stride == use.size) {
+        return R[use.operand] + offset(space, u, position);
       }
       if (use.loaded && !use.stored && u < kHeld) {
         const char* element = nullptr;
-        if (full && left >= n && strides_[u * step_ + rank_ - 1] == 0) {
-          element = R[use.operand] + offset(u, position);
+        if (full && left >= n && stride == 0) {
+          element = R[use.operand] + offset(space, u, position);
           if (element == held[u]) return scratch;
         }
         held[u] = element;
       }
       if (use.loaded) {
-        walk(u, R[use.operand], n, position,
-             [&](const char* data, int64_t stride, int64_t done, int64_t run) {
-               copy_strided(scratch + done * use.size, use.size, data, stride, run, use.size);
+        walk(space, u, R[use.operand], n, position,
+             [&](const char* data, int64_t step, int64_t done, int64_t run) {
+               copy_strided(scratch + done * use.size, use.size, data, step, run, use.size);
              });
       }
     }
@@ -1108,69 +1173,67 @@ class GroupRun {
     return scratch;
   }
 
-  int64_t offset(size_t u, const int64_t* position) const {
+  static int64_t offset(const Space& space, size_t u, const int64_t* position) {
     int64_t bytes = 0;
-    for (int d = 0; d < rank_; ++d) bytes += position[d] * strides_[u * step_ + d];
+    for (int d = 0; d < space.rank; ++d) bytes += position[d] * space.strides(u)[d];
     return bytes;
   }
 
   // Calls body(address, stride, elements before, elements) for each piece of a row in the block.
   template <class Body>
-  void walk(size_t u, char* base, int64_t n, const int64_t* position, Body&& body) const {
+  static void walk(const Space& space, size_t u, char* base, int64_t n, const int64_t* position,
+                   Body&& body) {
     int64_t here[kMaxRank];
-    std::copy_n(position, rank_, here);
-    const int inner = rank_ - 1;
-    const int64_t stride = strides_[u * step_ + inner];
+    std::copy_n(position, space.rank, here);
+    const int inner = space.rank - 1;
+    const int64_t stride = space.strides(u)[inner];
     for (int64_t done = 0; done < n;) {
-      const int64_t run = std::min(sizes_[inner] - here[inner], n - done);
-      body(base + offset(u, here), stride, done, run);
+      const int64_t run = std::min(space.sizes()[inner] - here[inner], n - done);
+      body(base + offset(space, u, here), stride, done, run);
       done += run;
-      advance(here, run);
+      advance(space, here, run);
     }
   }
 
-  void advance(int64_t* position, int64_t n) const {
-    for (int d = rank_ - 1; d >= 0; --d) {
+  static void advance(const Space& space, int64_t* position, int64_t n) {
+    for (int d = space.rank - 1; d >= 0; --d) {
       position[d] += n;
-      if (position[d] < sizes_[d]) return;
-      n = position[d] / sizes_[d];
-      position[d] %= sizes_[d];
+      if (position[d] < space.sizes()[d]) return;
+      n = position[d] / space.sizes()[d];
+      position[d] %= space.sizes()[d];
     }
   }
 
-  void choose_streams() {
-    if (group_.strided_) return;
-    if (group_.uses_.size() < kFewStreams) return;
+  void choose_streams(Member& member) const {
+    if (group_.strided_ || group_.uses_.size() < kFewStreams) return;
     int64_t bytes = 0;
-    for (const auto& use : group_.uses_) bytes += use.size * binding_.count;
+    for (const auto& use : group_.uses_) bytes += use.size * member.binding.count;
     if (bytes < (int64_t{1} << 20)) return;
     for (const auto& use : group_.uses_) {
-      if (stream_count_ == kMaxStreams) break;
-      streams_[stream_count_++] = {use.operand, use.size, kPrefetchDistance};
+      if (member.stream_count == kMaxStreams) break;
+      member.streams[member.stream_count++] = {use.operand, use.size, kPrefetchDistance};
     }
   }
 
-  static constexpr int kMaxStreams = 16;
   static constexpr size_t kHeld = 16;
 
   const CompiledGroup& group_;
-  const Binding& binding_;
+  const std::span<const Binding> bindings_;
   const ClassKernels& kernels_;
-  const long size_;      // of the class's elements
+  const long size_;  // of the class's elements
+  const int64_t class_elements_;
   const unsigned mode_;  // of floating point, in the calling thread
-  std::atomic<int64_t> next_{0};
-  char* frames_ = nullptr;
-  Stream streams_[kMaxStreams];
-  int stream_count_ = 0;
-  int rank_ = 0;
-  size_t step_ = 1;  // of strides_, from one use to the next
-  int64_t sizes_[kMaxRank];
-  std::vector<int64_t> strides_;
+  int64_t classes_ = 0;  // of all members
+  int64_t claim_ = 1;    // classes that a thread takes at a time
+  Space space_, *spaces_ = &space_;
+  std::vector<Space> more_spaces_;  // of members, where operands are strided
+  char* frames_ = nullptr;          // one per thread, if they do not fit the stack
+  std::atomic<int64_t> next_class_{0};
+  std::atomic<int> next_frame_{0};
 };
 
-void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel) {
-  if (binding.count <= 0) return;
-  GroupRun(group, binding).run(parallel);
+void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
+  GroupRun(group, bindings).run(parallel);
 }
 
 }  // namespace hologram::cpu

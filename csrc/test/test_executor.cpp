@@ -730,9 +730,10 @@ namespace {
 
 struct Threads : Parallel {
   int threads() const override { return 4; }
-  void run(int tasks, void (*body)(void*, int), void* context) override {
+  void run(int threads, void (*body)(void*), void* context) override {
     std::vector<std::thread> all;
-    for (int i = 0; i < tasks; ++i) all.emplace_back(body, context, i);
+    for (int i = 1; i < threads; ++i) all.emplace_back(body, context);
+    body(context);
     for (std::thread& thread : all) thread.join();
   }
 };
@@ -751,6 +752,45 @@ TEST(executor_threads_share_the_work) {
       const uint16_t e = b.op(Op::maximum, DType::f32, x, y);
       b.store(b.op(Op::add, DType::f32, b.op(Op::mul, DType::f32, e, s), e), b.operand(DType::f32));
       if (!check_group(b.group, make_scene(b.group, {count}, random), "threads", threads)) return;
+    }
+  }
+}
+
+// One run over many bindings, of one group: by one thread and by several.
+TEST(executor_threads_share_the_members_of_a_batch) {
+  Random random(11);
+  Threads threads;
+  for (const Layout layout : {Layout::dense, Layout::strided}) {
+    Builder b(ComputeClass::f32);
+    const uint16_t x = b.load(b.operand(DType::f32, layout)), y = b.load(b.operand(DType::bf16));
+    const uint16_t s = b.load(b.operand(DType::f16, Layout::scalar), DType::f32);
+    const uint16_t product = b.op(Op::mul, DType::f32, x, b.immediate(DType::f32));
+    const uint16_t sum = b.op(Op::add, DType::f32, product, b.op(Op::div, DType::f32, y, s));
+    b.store(sum, b.operand(DType::f32));
+    b.store(b.op(Op::mul, DType::bf16, y, y), b.operand(DType::bf16));
+    std::vector<Scene> scenes;
+    for (const int64_t count : {0, 1, 3072, 3071, 0, 0, 3073, 100'000, 0}) {
+      for (int copies = 0; copies < 3; ++copies) {
+        scenes.push_back(make_scene(b.group, {count}, random));
+      }
+    }
+    std::vector<Scene> expected = scenes;
+    std::vector<void*> pointers;
+    for (Scene& scene : expected) interpret(b.group, scene.binding(pointers));
+    for (const Isa isa : sets()) {
+      const auto code = compile(b.group, isa);
+      for (Parallel* parallel : {&serial(), static_cast<Parallel*>(&threads)}) {
+        std::vector<Scene> actual = scenes;
+        std::vector<std::vector<void*>> addresses(actual.size());
+        std::vector<Binding> bindings;
+        for (size_t i = 0; i < actual.size(); ++i) {
+          bindings.push_back(actual[i].binding(addresses[i]));
+        }
+        cpu::run(*code, bindings, *parallel);
+        for (size_t i = 0; i < actual.size(); ++i) {
+          if (!compare_scenes(actual[i], expected[i], b.group, "member")) return;
+        }
+      }
     }
   }
 }
