@@ -202,6 +202,8 @@ void bind(py::module_& m) {
       py::call_guard<py::gil_scoped_release>());
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);
+  m.def("contracting", &Window::contracting);
+  m.def("set_contracting", &Window::set_contracting);
   m.def("reset_stream_stats",
         [](int64_t index) { hologram::device(checked(index)).window().reset_stats(); });
   m.def("stream_stats", [](int64_t index) {
