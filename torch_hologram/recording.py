@@ -89,11 +89,11 @@ def float_contraction() -> bool:
 def set_float_contraction(on: bool) -> None:
     """Allows, or forbids again, that ``a * b + c``, ``a * b - c`` and ``c - a * b`` round once.
 
-    Without it, which is the default, a fused program has the bits of its operations run one by one.
-    With it a product that only a sum or difference of the same program needs is not rounded on its
-    own, in float32 and float64: somewhat faster and more accurate, with bits that depend on what was
-    recorded together, but not on the processor or the number of threads. Results of bfloat16 and
-    float16 are rounded after every operation in any case. It holds for all threads and devices;
+    Without it, which is the default, a fused program has the bits of its operations run one by
+    one. With it a product that only a sum or difference of the same program needs is not rounded
+    on its own, in float32 and float64: somewhat faster and more accurate. The bits then depend on
+    what was recorded together, but not on the processor or the number of threads. Operations in
+    bfloat16 and float16 are rounded one by one in any case. It holds for all threads and devices;
     what has been recorded before is executed first.
     """
     if is_initialized():
