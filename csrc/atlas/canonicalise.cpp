@@ -469,9 +469,69 @@ class Canonicaliser {
       group.nodes.push_back({NodeKind::store, Op{}, program_.accesses[value.access].dtype,
                              renamed[value.node], place});
     }
+    if (program_.contracts) contract(group);
     group.immediates = static_cast<int>(member.immediates.size());
     batch.members.push_back(std::move(member));
     return batch;
+  }
+
+  // Makes one node of a product and the sum or difference that alone needs it.
+  static void contract(Group& group) {
+    const DType own = group.compute_class == ComputeClass::f64 ? DType::f64 : DType::f32;
+    const std::vector<Node> nodes = std::move(group.nodes);
+    const auto is = [&](const Node& node, Op op) {
+      return node.kind == NodeKind::compute && node.op == op && node.dtype == own;
+    };
+    const auto arity = [](const Node& node) {
+      return node.kind == NodeKind::compute                                ? op_info(node.op).arity
+             : node.kind == NodeKind::cast || node.kind == NodeKind::store ? 1
+                                                                           : 0;
+    };
+    std::vector<int> uses(nodes.size(), 0);
+    for (const Node& node : nodes) {
+      const int n = arity(node);
+      if (n > 0) ++uses[node.a];
+      if (n > 1) ++uses[node.b];
+      if (n > 2) ++uses[node.c];
+    }
+    // The product that each node takes in, itself if none.
+    std::vector<size_t> product(nodes.size());
+    std::vector<bool> gone(nodes.size(), false);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      product[i] = i;
+      if (!is(nodes[i], Op::add) && !is(nodes[i], Op::sub)) continue;
+      for (const uint16_t v : {nodes[i].a, nodes[i].b}) {
+        if (product[i] != i || uses[v] != 1 || !is(nodes[v], Op::mul)) continue;
+        product[i] = v;
+        gone[v] = true;
+      }
+    }
+    group.nodes.clear();
+    std::vector<uint16_t> renamed(nodes.size());
+    const auto push = [&](const Node& node) {
+      group.nodes.push_back(node);
+      return static_cast<uint16_t>(group.nodes.size() - 1);
+    };
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (gone[i]) continue;
+      Node node = nodes[i];
+      const int n = arity(node);
+      if (product[i] != i) {
+        const Node& taken = nodes[product[i]];
+        const bool first = node.a == product[i];
+        uint16_t x = renamed[taken.a], z = renamed[first ? node.b : node.a];
+        if (node.op == Op::sub) {
+          uint16_t& negated = first ? z : x;
+          negated = push({NodeKind::compute, Op::neg, own, negated});
+        }
+        renamed[i] = push({NodeKind::compute, Op::fma, own, x, renamed[taken.b], z});
+        continue;
+      }
+      if (n > 0) node.a = renamed[node.a];
+      if (n > 1) node.b = renamed[node.b];
+      if (n > 2) node.c = renamed[node.c];
+      renamed[i] = push(node);
+    }
   }
 
   // Blocks share no memory. They are numbered by their first operand, so that equal groups over

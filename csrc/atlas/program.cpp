@@ -69,11 +69,11 @@ void Program::reserve(size_t instructions) {
 bool Program::same_key(const Program& other) const noexcept {
   return same_bytes(code, other.code) && same_bytes(accesses, other.accesses) &&
          same_bytes(overlaps, other.overlaps) && same_bytes(specials, other.specials) &&
-         same_bytes(slots, other.slots);
+         same_bytes(slots, other.slots) && contracts == other.contracts;
 }
 
 uint64_t Program::hash() const noexcept {
-  uint64_t hash = 0x51ed270b7a1f3c5du;
+  uint64_t hash = 0x51ed270b7a1f3c5du + (contracts ? 1 : 0);
   hash = mix(hash, code);
   hash = mix(hash, accesses);
   hash = mix(hash, overlaps);

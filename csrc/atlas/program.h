@@ -75,6 +75,7 @@ struct Program {
   Column<std::array<uint16_t, 2>> overlaps;  // pairs of accesses of one block, newer first
   Column<Special> specials;                  // one per immediate
   Column<SlotKey> slots;
+  bool contracts = false;  // a * b + c may be rounded once; set when the program is closed
 
   // The rest.
   Column<Place> places;     // of each access

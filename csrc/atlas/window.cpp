@@ -17,6 +17,18 @@ uint64_t next_program_number() noexcept {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Bits of the class with every NaN as the default one.
+uint64_t default_nan(uint64_t bits, ComputeClass compute) noexcept {
+  constexpr uint64_t kFloat = 0x7fc0'0000, kDouble = 0x7ff8'0000'0000'0000;
+  switch (compute) {
+    case ComputeClass::f32: return (bits & 0x7fff'ffff) > 0x7f80'0000 ? kFloat : bits;
+    case ComputeClass::f64:
+      return (bits & ~(uint64_t{1} << 63)) > 0x7ff0'0000'0000'0000 ? kDouble : bits;
+    case ComputeClass::i64: break;
+  }
+  return bits;
+}
+
 Special special_of(uint64_t bits, ComputeClass compute) noexcept {
   if (compute == ComputeClass::i64) {
     return bits == 0 ? Special::zero : bits == 1 ? Special::one : Special::none;
@@ -240,6 +252,7 @@ int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
 
 inline Source Window::immediate_of(uint64_t bits, DType dtype) {
   Program& program = current_->program;
+  bits = default_nan(bits, class_of(dtype));
   program.immediates.push(bits);
   program.specials.push(special_of(bits, class_of(dtype)));
   return static_cast<Source>(kImmediate | (program.immediates.size() - 1));
@@ -313,6 +326,7 @@ void Window::flush(FlushReason reason) {
     number = open_.load(std::memory_order_relaxed);
     open_.store(next_program_number(), std::memory_order_relaxed);
     empty_.store(true, std::memory_order_relaxed);
+    running_->program.contracts = contracting();
     for (size_t i = 0; i < running_->dead.size(); ++i) {
       running_->program.slots[i].live = !running_->dead[i];
     }
@@ -369,6 +383,7 @@ const Window::Compiled& Window::plan_for(const Program& program) {
     key.overlaps = program.overlaps;
     key.specials = program.specials;
     key.slots = program.slots;
+    key.contracts = program.contracts;
     return *plans_.emplace(hash, Cached{std::move(key), std::move(compiled), uses_})
                 ->second.compiled;
   }
@@ -389,7 +404,8 @@ void Window::evict() {
 }
 
 void Window::execute(const Compiled& compiled, const Program& program) {
-  auto& [bases, scratch, operands, immediates, strides] = frame_;
+  auto& bases = frame_.bases;
+  auto& scratch = frame_.scratch;
   struct GiveBack {
     Executor& executor;
     Column<void*>& memory;
@@ -410,36 +426,48 @@ void Window::execute(const Compiled& compiled, const Program& program) {
     bases[slot] = static_cast<char*>(scratch.back());
   }
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
-    const Batch& batch = compiled.plan.batches[i];
-    for (const auto& member : batch.members) {
-      operands.clear();
-      immediates.clear();
-      strides.clear();
-      const bool strided = member.shape != 0;
-      static const std::vector<int64_t> kNoSizes;
-      const auto& sizes = strided ? program.shapes[member.shape].sizes : kNoSizes;
-      for (const uint16_t access : member.accesses) {
-        const AccessKey& key = program.accesses[access];
-        const Place& place = program.places[access];
-        operands.push_back(bases[key.slot] + place.offset);
-        run_.bytes_moved +=
-            dtype_size(key.dtype) *
-            (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[member.space]));
-        if (!strided) continue;
-        if (key.layout == Layout::strided) {
-          const int64_t* first = program.strides.data() + place.stride;
-          for (size_t d = 0; d < sizes.size(); ++d) strides.push_back(first[d]);
-        } else {
-          for (size_t d = 0; d < sizes.size(); ++d) strides.push_back(0);
-        }
-      }
-      for (const uint16_t number : member.immediates) {
-        immediates.push_back(program.immediates[number]);
-      }
-      executor_.run(*compiled.codes[i],
-                    {operands.data(), immediates.data(), program.counts[member.space],
-                     static_cast<int>(sizes.size()), sizes.data(), strides.data()});
+    frame_.bind(compiled.plan.batches[i], program, run_.bytes_moved);
+    executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
+  }
+}
+
+void Window::Frame::bind(const Batch& batch, const Program& program, uint64_t& bytes_moved) {
+  bindings.clear();
+  operands.clear();
+  immediates.clear();
+  strides.clear();
+  for (const auto& member : batch.members) {
+    std::span<const int64_t> sizes;
+    if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
+    const int64_t count = program.counts[member.space];
+    for (const uint16_t access : member.accesses) {
+      const AccessKey& key = program.accesses[access];
+      const Place& place = program.places[access];
+      operands.push_back(bases[key.slot] + place.offset);
+      bytes_moved +=
+          dtype_size(key.dtype) * (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+      if (sizes.empty()) continue;
+      const int64_t* own =
+          key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;
+      for (size_t d = 0; d < sizes.size(); ++d) strides.push_back(own != nullptr ? own[d] : 0);
     }
+    for (const uint16_t number : member.immediates) {
+      immediates.push_back(program.immediates[number]);
+    }
+    bindings.push_back(
+        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
+  }
+  // Only now they have stopped moving.
+  size_t operand = 0, immediate = 0, stride = 0;
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    const auto& member = batch.members[i];
+    Binding& binding = bindings[i];
+    binding.operands = operands.data() + operand;
+    binding.immediates = immediates.data() + immediate;
+    binding.strides = strides.data() + stride;
+    operand += member.accesses.size();
+    immediate += member.immediates.size();
+    stride += member.accesses.size() * static_cast<size_t>(binding.rank);
   }
 }
 

@@ -108,6 +108,12 @@ class Window {
   static void set_recording(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
   static bool recording() noexcept { return recording_.load(std::memory_order_relaxed); }
 
+  // With true programs are contracted (canonicalise.h); those that are open, too.
+  static void set_contracting(bool on) noexcept {
+    contracting_.store(on, std::memory_order_relaxed);
+  }
+  static bool contracting() noexcept { return contracting_.load(std::memory_order_relaxed); }
+
   explicit Window(Executor& executor);
   ~Window();
   Window(const Window&) = delete;
@@ -177,6 +183,16 @@ class Window {
     Plan plan;
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
   };
+  struct Frame {          // of a run
+    Column<char*> bases;  // of the program's blocks
+    Column<void*> scratch;
+    // Of the batch that is about to run.
+    Column<Binding> bindings;
+    Column<void*> operands;
+    Column<uint64_t> immediates;
+    Column<int64_t> strides;
+    void bind(const Batch& batch, const Program& program, uint64_t& bytes_moved);
+  };
   struct Cached {
     Program key;
     std::unique_ptr<const Compiled> compiled;
@@ -199,6 +215,7 @@ class Window {
   void evict();
 
   inline static std::atomic<bool> recording_{true};
+  inline static std::atomic<bool> contracting_{false};
 
   Executor& executor_;
   mutable SpinLock lock_;
@@ -216,12 +233,7 @@ class Window {
   std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
-  struct {           // of a run; kept, so that a flush allocates nothing
-    Column<char*> bases;
-    Column<void*> scratch, operands;
-    Column<uint64_t> immediates;
-    Column<int64_t> strides;
-  } frame_;
+  Frame frame_;      // kept, so that a flush allocates nothing
 
   WindowStats stats_;  // guarded by lock_
 };
