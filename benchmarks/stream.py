@@ -1,7 +1,7 @@
 """Chains of pointwise operations: the stream against torch, Inductor and loops fused by hand.
 
     python benchmarks/stream.py                  measure, print, write results/
-    python benchmarks/stream.py --only gelu      some chains (several: --only gelu,adam); prints only
+    python benchmarks/stream.py --only gelu      some chains (--only gelu,adam); prints only
     python benchmarks/stream.py --quick          fewer sizes and pairs; prints only
     python benchmarks/stream.py --check          measure, compare with the committed stream.json
 
@@ -175,10 +175,8 @@ def python_contender(
     chain: Chain, function: Callable[..., Any], operands: list[list[torch.Tensor]], finish: str
 ) -> Callable[[int], float]:
     """seconds(number) of a Python function; its result lives until `finish` has run."""
-    names = {
-        f"x{i}": operand if chain.tensors > 1 else operand[0] for i, operand in enumerate(operands)
-    }
-    statement = f"result = function({', '.join(names)}); {finish}"
+    names = {f"x{i}": x if chain.tensors > 1 else x[0] for i, x in enumerate(operands)}
+    statement = f"result = function({', '.join(names)}); {finish}; del result"
     scope = {"function": function, "synchronize": hologram.synchronize, **names}
     return timeit.Timer(statement, globals=scope).timeit
 
@@ -207,11 +205,8 @@ class Reference:
         """Returns the library, built anew where a source is newer."""
         BUILD.mkdir(parents=True, exist_ok=True)
         output = BUILD / "libreference.so"
-        sources = [
-            REFERENCE,
-            *(ROOT / "csrc" / "cpu").glob("*.h"),
-            *(ROOT / "csrc" / "atlas").glob("*.h"),
-        ]
+        core = ROOT / "csrc"
+        sources = [REFERENCE, *core.glob("cpu/*.h"), *core.glob("atlas/*.h")]
         if output.exists() and output.stat().st_mtime > max(s.stat().st_mtime for s in sources):
             return output
         command = [os.environ.get("CXX", "c++"), *REFERENCE_FLAGS, "-I", str(ROOT / "csrc")]
@@ -225,7 +220,7 @@ class Reference:
         operands: Sequence[Sequence[torch.Tensor]],
         threads: int,
     ) -> Callable[[int], float]:
-        """seconds(number) of a loop over `operands`, in the loop's order, on host-visible memory."""
+        """seconds(number) of a loop over `operands`, which the host can read, in its order."""
         flat = [tensor for group in zip(*operands, strict=True) for tensor in group]
         pointers = (ctypes.c_void_p * len(flat))(*(tensor.data_ptr() for tensor in flat))
         scalars = (ctypes.c_float * 8)(*numbers)
@@ -260,11 +255,11 @@ REFERENCE_FLAGS = [
 def compiled(chain: Chain, operands: list[list[torch.Tensor]], casts: bool) -> Callable[..., Any]:
     """The chain through Inductor, warm; raises RuntimeError unless generated code runs."""
     # Dynamo keeps what it compiled by code object: a copy for each way of compiling.
-    function = types.FunctionType(
+    own = types.FunctionType(
         chain.function.__code__.replace(), chain.function.__globals__, chain.function.__name__
     )
-    function = torch.compile(
-        function, dynamic=False, fullgraph=True, options={"emulate_precision_casts": casts}
+    function: Callable[..., Any] = torch.compile(
+        own, dynamic=False, fullgraph=True, options={"emulate_precision_casts": casts}
     )
     for _ in range(3):
         chain.call(function, operands)
@@ -275,7 +270,7 @@ def compiled(chain: Chain, operands: list[list[torch.Tensor]], casts: bool) -> C
     operators = sorted(name for name in names if name.startswith("aten::"))
     if not generated or operators:
         raise RuntimeError(f"{chain.name}: Inductor's code did not run alone: {sorted(names)}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def close(
@@ -283,12 +278,10 @@ def close(
 ) -> None:
     """Compares a contender's values with torch's; raises AssertionError."""
     # Inductor keeps f32 between operations: in bf16 the roundings of a chain are missing.
-    tolerance = (
-        {"rtol": 2e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    )
+    rtol, atol = (2e-6, 1e-6) if dtype == torch.float32 else (2e-2, 2e-2)
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(
-            one.cpu(), other, **tolerance, msg=lambda text: f"{chain.name}, {name}: {text}"
+            one.cpu(), other, rtol=rtol, atol=atol, msg=lambda text: f"{chain.name}, {name}: {text}"
         )
 
 
@@ -306,7 +299,7 @@ def contenders(
 
     operands = fresh()
     want = chain.values(chain.call(chain.function, operands), operands)
-    found = {EAGER: python_contender(chain, chain.function, operands, "")}
+    found = {EAGER: python_contender(chain, chain.function, operands, "pass")}
 
     operands = fresh("hologram")
     result = chain.call(chain.function, operands)
@@ -321,7 +314,7 @@ def contenders(
         function = compiled(chain, operands, casts)
         values = fresh()
         close(chain, dtype, name, chain.values(chain.call(function, values), values), want)
-        found[name] = python_contender(chain, function, operands, "")
+        found[name] = python_contender(chain, function, operands, "pass")
 
     operands = fresh("hologram")
     if not chain.results:
@@ -528,9 +521,8 @@ def core_figures() -> list[tuple[str, float, float | None]]:
 
 
 def size_name(count: int) -> str:
-    return (
-        f"1e{len(str(count)) - 1}" if count >= 1000 and str(count).strip("0") == "1" else str(count)
-    )
+    power = len(str(count)) - 1
+    return f"1e{power}" if count == 10**power >= 1000 else str(count)
 
 
 HEADER = (
@@ -660,8 +652,10 @@ def plot(cells: list[Cell], names: dict[str, str], label: str, invert: bool, pat
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    chains = [name for name in dict.fromkeys(cell.chain for cell in cells)]
-    chains = [c for c in chains if len({cell.count for cell in cells if cell.chain == c}) > 1]
+    sizes: dict[str, set[int]] = {}
+    for cell in cells:
+        sizes.setdefault(cell.chain, set()).add(cell.count)
+    chains = [chain for chain in sizes if len(sizes[chain]) > 1]
     dtypes = list(DTYPES)
     colors = {EAGER: "#0072b2", INDUCTOR: "#d55e00", CASTS: "#cc79a7", HAND: "#009e73"}
     figure, grid = plt.subplots(
@@ -834,9 +828,8 @@ def write_results(
 
 def compiler() -> str:
     command = [os.environ.get("CXX", "c++"), "--version"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[
-        0
-    ]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return output.splitlines()[0]
 
 
 def parse_arguments() -> argparse.Namespace:

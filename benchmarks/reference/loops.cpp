@@ -29,8 +29,9 @@ constexpr int kWidth = 16;
 
 using V = Simd<float, kWidth>;
 constexpr long kLanes = V::kLanes;
-constexpr long kChunk = 16 * 1024;  // elements that a thread takes at a time
-constexpr long kAhead = 2048;       // bytes
+constexpr long kChunk = 16 * 1024;   // elements that a thread takes at a time
+constexpr long kAhead = 2048;        // bytes
+constexpr long kSerial = 32 * 1024;  // elements below which one thread is quicker than two
 
 struct F32 {
   using Element = float;
@@ -146,7 +147,8 @@ void run(void* const* operands, long tensors, long count, const float* s, int th
   using E = typename T::Element;
   const long chunks = (count + kChunk - 1) / kChunk;
   for (long k = 0; k < repetitions; ++k) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+#pragma omp parallel for schedule(dynamic) \
+    num_threads(threads) if (threads > 1 && tensors * count >= kSerial)
     for (long task = 0; task < tensors * chunks; ++task) {
       E* p[Chain::kOperands];
       for (int i = 0; i < Chain::kOperands; ++i) {
