@@ -35,7 +35,7 @@ import time
 import timeit
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ OTHERS = (EAGER, INDUCTOR, CASTS, HAND)
 AS_FAST = 1.05  # "or better" means within 5 %
 EAGER_MEAN, INDUCTOR_MEAN = 4.0, 1.5
 HAND_BOUND = 1.25
+NO_GRAD, GRAD = "no_grad", "grad"
+GRAD_SIZES = (16, 100_000, 1_000_000)
 
 
 # ---- the chains, as anybody would write them ----
@@ -164,21 +166,32 @@ CHAINS = [
 def repetitions(seconds: Callable[[int], float]) -> int:
     """How often a contender has to run to last common.SAMPLE_SECONDS."""
     number = 1
+    seconds(1)
     while True:
-        elapsed = seconds(number)
+        elapsed = min(seconds(number), seconds(number))  # not that of an interruption
         if elapsed >= common.SAMPLE_SECONDS / 2:
             return max(1, round(number * common.SAMPLE_SECONDS / elapsed))
         number *= 4
 
 
 def python_contender(
-    chain: Chain, function: Callable[..., Any], operands: list[list[torch.Tensor]], finish: str
+    chain: Chain, function: Callable[..., Any], operands: list[list[torch.Tensor]], finish: str = ""
 ) -> Callable[[int], float]:
-    """seconds(number) of a Python function; its result lives until `finish` has run."""
+    """seconds(number) of a Python function; its results live until `finish` has run.
+
+    Where the operands require gradients, the backward is part of it.
+    """
     names = {f"x{i}": x if chain.tensors > 1 else x[0] for i, x in enumerate(operands)}
-    statement = f"result = function({', '.join(names)}); {finish}; del result"
+    statements = [f"result = function({', '.join(names)})"]
+    clean = ["del result"]
+    if operands[0][0].requires_grad:
+        statements.append("result.backward(seed)")
+        clean += [f"{name}.grad = None" for name in names]
+    if finish:
+        statements.append(finish)
     scope = {"function": function, "synchronize": hologram.synchronize, **names}
-    return timeit.Timer(statement, globals=scope).timeit
+    scope["seed"] = torch.ones_like(operands[0][0])
+    return timeit.Timer("; ".join(statements + clean), globals=scope).timeit
 
 
 class Reference:
@@ -267,7 +280,7 @@ def compiled(chain: Chain, operands: list[list[torch.Tensor]], casts: bool) -> C
         chain.call(function, operands)
     names = {event.name for event in profile.function_events}
     generated = any("CompiledFxGraph" in name for name in names)
-    operators = sorted(name for name in names if name.startswith("aten::"))
+    operators = {name for name in names if name.startswith("aten::")} - {"aten::detach"}
     if not generated or operators:
         raise RuntimeError(f"{chain.name}: Inductor's code did not run alone: {sorted(names)}")
     return function
@@ -286,7 +299,7 @@ def close(
 
 
 def contenders(
-    chain: Chain, dtype: torch.dtype, count: int, threads: int, reference: Reference
+    chain: Chain, dtype: torch.dtype, count: int, threads: int, grad: bool, reference: Reference
 ) -> dict[str, Callable[[int], float]]:
     """seconds(number) of everybody, after their values have been compared.
 
@@ -295,38 +308,49 @@ def contenders(
     """
 
     def fresh(device: str = "cpu") -> list[list[torch.Tensor]]:
-        return [[t.to(device) for t in operand] for operand in chain.operands(dtype, count)]
+        return [
+            [t.to(device).requires_grad_(grad) for t in operand]
+            for operand in chain.operands(dtype, count)
+        ]
 
-    operands = fresh()
-    want = chain.values(chain.call(chain.function, operands), operands)
-    found = {EAGER: python_contender(chain, chain.function, operands, "pass")}
+    def values(function: Callable[..., Any], operands: list[list[torch.Tensor]]) -> Tensors:
+        result = chain.call(function, operands)
+        if grad:
+            result.backward(torch.ones_like(result))
+        hologram.synchronize()
+        # A copy on the CPU: the operands are used again.
+        return [t.detach().cpu().clone() for t in chain.values(result, operands)] + [
+            t.grad.cpu() for operand in operands for t in operand if t.grad is not None
+        ]
 
-    operands = fresh("hologram")
-    result = chain.call(chain.function, operands)
-    hologram.synchronize()
-    ours = chain.values(result, operands)
+    want = values(chain.function, fresh())
+    found = {EAGER: python_contender(chain, chain.function, fresh())}
+
+    ours = values(chain.function, fresh("hologram"))
     close(chain, dtype, "device", ours, want)
-    found["device"] = python_contender(chain, chain.function, operands, "synchronize()")
-    ours = [t.cpu() for t in ours]
+    found["device"] = python_contender(chain, chain.function, fresh("hologram"), "synchronize()")
 
     for name, casts in ((INDUCTOR, False), (CASTS, True)):
         operands = fresh()
         function = compiled(chain, operands, casts)
-        values = fresh()
-        close(chain, dtype, name, chain.values(chain.call(function, values), values), want)
-        found[name] = python_contender(chain, function, operands, "pass")
+        close(chain, dtype, name, values(function, fresh()), want)
+        found[name] = python_contender(chain, function, operands)
 
-    operands = fresh("hologram")
-    if not chain.results:
-        operands.append([torch.empty_like(t) for t in operands[0]])
-    hand = reference.contender(chain.reference, chain.numbers, operands, threads)
-    hand(1)
-    theirs = chain.values(operands[-1][0], operands)
-    for one, other in zip(ours, theirs, strict=True):
-        if not torch.equal(one, other.cpu()):
-            raise AssertionError(f"{chain.name}: the loop by hand computes other bits")
-    found[HAND] = hand
+    if not grad:
+        operands = fresh("hologram")
+        if not chain.results:
+            operands.append([torch.empty_like(t) for t in operands[0]])
+        hand = reference.contender(chain.reference, chain.numbers, operands, threads)
+        hand(1)
+        theirs = chain.values(operands[-1][0], operands)
+        for one, other in zip(ours, theirs, strict=True):
+            if not torch.equal(one, other.cpu()):
+                raise AssertionError(f"{chain.name}: the loop by hand computes other bits")
+        found[HAND] = hand
     return found
+
+
+Tensors = list[torch.Tensor]
 
 
 # ---- measuring ----
@@ -344,7 +368,7 @@ class Cell:
     dtype: str
     count: int
     threads: int
-    grad: str
+    mode: str  # of autograd: no_grad, or grad: forward and backward
     traffic: int  # bytes of a loop that reads and writes everything once
     copy: float
     times: dict[str, float]
@@ -352,7 +376,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return f"{self.chain}/{self.dtype}/{self.count}/{self.threads}"
+        return f"{self.chain}/{self.dtype}/{self.count}/{self.mode}/{self.threads}"
 
     @property
     def elements(self) -> int:
@@ -361,6 +385,8 @@ class Cell:
 
     def bound(self, other: str) -> float | None:
         """The largest accepted ratio, None for a cell that is only reported."""
+        if self.mode != NO_GRAD:
+            return None
         if other == EAGER:
             return AS_FAST
         if other in (INDUCTOR, CASTS):
@@ -405,14 +431,18 @@ def measure(
     dtype: str,
     count: int,
     threads: int,
+    mode: str,
     pairs: int,
     copy: float,
     reference: Reference,
 ) -> Cell:
     torch._dynamo.reset()
-    samples = race(contenders(chain, DTYPES[dtype], count, threads, reference), pairs)
+    grad = mode == GRAD
+    with torch.set_grad_enabled(grad):
+        found = contenders(chain, DTYPES[dtype], count, threads, grad, reference)
+        samples = race(found, pairs)
     ratios = {}
-    for other in OTHERS:
+    for other in found.keys() - {"device"}:
         values = [a / b for a, b in zip(samples["device"], samples[other], strict=True)]
         low, high = common.bootstrap_interval(values)
         ratios[other] = [rounded(float(np.median(values))), rounded(low), rounded(high)]
@@ -422,21 +452,20 @@ def measure(
         dtype,
         count,
         threads,
-        "no_grad",
+        mode,
         chain.traffic * size * count * chain.tensors,
         copy,
-        {name: rounded(1e6 * float(np.median(times))) for name, times in samples.items()},
+        {name: rounded(1e6 * float(np.median(taken))) for name, taken in samples.items()},
         ratios,
     )
 
 
-def copy_bandwidth(reference: Reference, count: int, threads: int) -> float:
-    """GB/s of the copy of `count` f32, read and written, on memory of the device."""
-    operands = [[torch.ones(count, device="hologram")], [torch.zeros(count, device="hologram")]]
-    hologram.synchronize()
-    copy = reference.contender("copy", (), operands, threads)
+def copy_bandwidth(reference: Reference, count: int, dtype: torch.dtype, threads: int) -> float:
+    """GB/s of the copy of `count` elements, read and written, on memory of the device."""
+    source, target = (torch.ones(count, dtype=dtype, device="hologram") for _ in range(2))
+    copy = reference.contender("copy", (), [[source], [target]], threads)
     samples = race({"copy": copy}, LEAST_PAIRS)["copy"]
-    return rounded(8e-9 * count / float(np.median(samples)))
+    return rounded(2e-9 * dtype.itemsize * count / float(np.median(samples)))
 
 
 def measure_here(
@@ -446,28 +475,30 @@ def measure_here(
     torch.set_num_threads(threads)
     reference = Reference()
     wanted = [
-        (chain, dtype, count)
+        (chain, dtype, count, mode)
         for chain in chains
+        for mode in ((NO_GRAD,) if chain.results else (NO_GRAD, GRAD))
         for dtype in DTYPES
-        for count in chain.sizes
+        for count in (chain.sizes if mode == NO_GRAD else GRAD_SIZES)
         if not (quick and count in (1_000, 10_000_000))
-        and (keys is None or f"{chain.name}/{dtype}/{count}/{threads}" in keys)
+        and not (mode == GRAD and dtype != "f32")
+        and (keys is None or f"{chain.name}/{dtype}/{count}/{mode}/{threads}" in keys)
     ]
     pairs = LEAST_PAIRS if quick else PAIRS if keys is None else 2 * PAIRS
-    copies: dict[int, float] = {}
+    copies: dict[tuple[int, str], float] = {}
     cells = []
-    with torch.no_grad():
-        for chain, dtype, count in tqdm(wanted, desc=f"{threads} thread(s)", file=sys.stderr):
-            elements = count * chain.tensors
-            if elements not in copies:
-                copies[elements] = copy_bandwidth(reference, elements, threads)
-            cells.append(measure(chain, dtype, count, threads, pairs, copies[elements], reference))
+    for chain, dtype, count, mode in tqdm(wanted, desc=f"{threads} thread(s)", file=sys.stderr):
+        size = count * chain.tensors, dtype
+        if size not in copies:
+            copies[size] = copy_bandwidth(reference, size[0], DTYPES[dtype], threads)
+        cells.append(measure(chain, dtype, count, threads, mode, pairs, copies[size], reference))
     return cells
 
 
 # ---- calls from Python, and the core ----
 
 ADDITIONS = 64
+ADD_BOUND = 0.65
 
 
 def additions(threads: int, pairs: int) -> list[common.Row]:
@@ -476,32 +507,22 @@ def additions(threads: int, pairs: int) -> list[common.Row]:
     Either ADDITIONS of different operands, whose results all live until the device has computed
     them, or one after another, each waited for. Microseconds per addition.
     """
-    statements = {
-        f"{ADDITIONS} results, then synchronize": (
-            "result = [torch.add(x, y) for x, y in operands]; finish()",
-            ADD_BOUND,
-        ),
-        "synchronize after each": ("for x, y in operands: z = torch.add(x, y); finish()", None),
-    }
 
     def operands(device: torch.device) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(0)
         values = torch.rand(2 * ADDITIONS, 16, generator=generator).unbind()
         moved = [value.clone().to(device) for value in values]
-        return {
-            "operands": list(zip(moved[::2], moved[1::2], strict=True)),
-            "finish": hologram.synchronize if device.type == "hologram" else lambda: None,
-        }
+        return {"operands": list(zip(moved[::2], moved[1::2], strict=True))}
 
-    rows = []
-    for name, (statement, bound) in statements.items():
-        case = common.Case("add of 16 floats", name, statement, operands, bound)
-        row = common.measure(case, torch.device("hologram"), threads, pairs)
-        rows.append(replace(row, cpu=row.cpu / ADDITIONS, device=row.device / ADDITIONS))
-    return rows
-
-
-ADD_BOUND = 0.65
+    group = "add of 16 floats"
+    kept = "result = [torch.add(x, y) for x, y in operands]; finish()"
+    apart = "for x, y in operands: result = torch.add(x, y); finish()"
+    cases = [
+        common.Case(group, f"{ADDITIONS} results alive", kept, operands, ADD_BOUND, ADDITIONS),
+        common.Case(group, "one at a time", apart, operands, None, ADDITIONS),
+    ]
+    with torch.no_grad():
+        return [common.measure(case, torch.device("hologram"), threads, pairs) for case in cases]
 
 
 def core_figures() -> list[tuple[str, float, float | None]]:
@@ -543,21 +564,26 @@ HEADER = (
 def cells_of(cell: Cell) -> tuple[str, ...]:
     ratios = []
     for other in OTHERS:
+        if other not in cell.ratios:
+            ratios.append("")
+            continue
         ratio, low, high = cell.ratios[other]
         text = f"{ratio:.2f} ({low:.2f}..{high:.2f})"
         ratios.append(f"{text} MISS" if cell.misses(other) else text)
+    bandwidths: tuple[str, ...] = ("", "", "")
+    if HAND in cell.times:  # elsewhere more is moved than the chain's operands
+        figures = (cell.bandwidth("device"), cell.bandwidth(HAND), cell.copy)
+        bandwidths = tuple(f"{figure:.3g}" for figure in figures)
     return (
         cell.chain,
         cell.dtype,
         size_name(cell.count),
         str(cell.threads),
-        cell.grad,
+        cell.mode,
         common.format_time(cell.times["device"]),
         common.format_time(cell.times[EAGER]),
         *ratios,
-        f"{cell.bandwidth('device'):.3g}",
-        f"{cell.bandwidth(HAND):.3g}",
-        f"{cell.copy:.3g}",
+        *bandwidths,
     )
 
 
@@ -598,6 +624,7 @@ def bound_lines(
     core: list[tuple[str, float, float | None]],
 ) -> list[tuple[str, ...]]:
     """A line for each bound; those without cells are left out."""
+    cells = [cell for cell in cells if cell.mode == NO_GRAD]
     large = [cell for cell in cells if cell.elements >= 100_000]
     small = [cell for cell in cells if cell.elements <= 1000]
     by_hand = [cell for cell in cells if cell.bound(HAND) is not None]
@@ -656,6 +683,7 @@ def plot(cells: list[Cell], names: dict[str, str], label: str, invert: bool, pat
     for cell in cells:
         sizes.setdefault(cell.chain, set()).add(cell.count)
     chains = [chain for chain in sizes if len(sizes[chain]) > 1]
+    cells = [cell for cell in cells if cell.mode == NO_GRAD]
     dtypes = list(DTYPES)
     colors = {EAGER: "#0072b2", INDUCTOR: "#d55e00", CASTS: "#cc79a7", HAND: "#009e73"}
     figure, grid = plt.subplots(

@@ -146,16 +146,21 @@ void run(void* const* operands, long tensors, long count, const float* s, int th
          long repetitions) {
   using E = typename T::Element;
   const long chunks = (count + kChunk - 1) / kChunk;
+  const auto work = [&](long task) {
+    E* p[Chain::kOperands];
+    for (int i = 0; i < Chain::kOperands; ++i) {
+      p[i] = static_cast<E*>(operands[task / chunks * Chain::kOperands + i]);
+    }
+    const long begin = task % chunks * kChunk;
+    loop<Chain, T>(p, s, begin, std::min(begin + kChunk, count));
+  };
+  const long tasks = tensors * chunks;
   for (long k = 0; k < repetitions; ++k) {
-#pragma omp parallel for schedule(dynamic) \
-    num_threads(threads) if (threads > 1 && tensors * count >= kSerial)
-    for (long task = 0; task < tensors * chunks; ++task) {
-      E* p[Chain::kOperands];
-      for (int i = 0; i < Chain::kOperands; ++i) {
-        p[i] = static_cast<E*>(operands[task / chunks * Chain::kOperands + i]);
-      }
-      const long begin = task % chunks * kChunk;
-      loop<Chain, T>(p, s, begin, std::min(begin + kChunk, count));
+    if (threads == 1 || tensors * count < kSerial) {
+      for (long task = 0; task < tasks; ++task) work(task);
+    } else {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+      for (long task = 0; task < tasks; ++task) work(task);
     }
   }
 }
