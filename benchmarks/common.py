@@ -198,6 +198,14 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
+def replace_section(path: Path, name: str, content: str) -> None:
+    """Puts `content` between the comments `begin: name` and `end: name` of a Markdown file."""
+    begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+    before, rest = path.read_text().split(begin)
+    after = rest.split(end)[1]
+    path.write_text(before + begin + content + end + after)
+
+
 def plot(rows: Sequence[Row], title: str, path: Path) -> None:
     """One line per operation: the ratio with its interval per thread count, and its bound."""
     import matplotlib

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,9 +30,6 @@ import torch_hologram
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"
-README_SECTION = re.compile(
-    r"(<!-- begin: make bench -->\n).*(<!-- end: make bench -->)", re.DOTALL
-)
 THREADS = (1, 2)
 TOLERANCE = 1.1  # --check accepts a ratio up to this many times the committed one
 MANY = 64  # results that are alive at once
@@ -269,9 +265,7 @@ def write_results(rows: list[Row], imports: dict[str, dict[str, float]]) -> None
     ]
     (RESULTS / "device.md").write_text("\n".join(lines))
     common.plot(rows, "torch_hologram on the CPU backend", RESULTS / "device.png")
-    table = readme_table(rows, imports)
-    text = README_SECTION.sub(lambda match: match[1] + table + match[2], README.read_text())
-    README.write_text(text)
+    common.replace_section(README, "make bench", readme_table(rows, imports))
 
 
 def readme_table(rows: list[Row], imports: dict[str, dict[str, float]]) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/stream.py                  measure, print, write results/
     python benchmarks/stream.py --only gelu      some chains (--only gelu,adam); prints only
     python benchmarks/stream.py --quick          fewer sizes and pairs; prints only
-    python benchmarks/stream.py --check          measure, compare with the committed stream.json
+    python benchmarks/stream.py --check          measure, compare with the committed cpu.json
 
 Contenders, timed in turns in one process per thread count:
 
@@ -51,6 +51,7 @@ hologram: Any = torch.get_device_module("hologram")
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 BUILD = ROOT / "build" / "benchmarks"
+README = ROOT / "README.md"
 REFERENCE = Path(__file__).parent / "reference" / "loops.cpp"
 
 THREADS = (1, 2)
@@ -788,7 +789,7 @@ def check(cells: list[Cell]) -> dict[str, str]:
     """
     committed = {
         Cell(**cell).key: cell["ratios"]
-        for cell in json.loads((RESULTS / "stream.json").read_text())["cells"]
+        for cell in json.loads((RESULTS / "cpu.json").read_text())["cells"]
     }
     slower = {}
     for cell in cells:
@@ -803,6 +804,30 @@ def check(cells: list[Cell]) -> dict[str, str]:
     return slower
 
 
+INTRODUCTION = f"""\
+The same Python functions, called from Python; the results are computed, and alive, at the end of
+each run:
+
+- **device**: on `hologram`, then `torch.hologram.synchronize()`.
+- **eager**: on torch's CPU tensors.
+- **inductor**, **inductor casts**: `torch.compile(dynamic=False)`, warm, without and with
+  `emulate_precision_casts`, which rounds bf16 where eager does. For each cell a profile has shown
+  that generated code ran and no operator.
+- **hand**: [loops fused by hand](../reference/loops.cpp), rounding where eager rounds, with the math
+  functions of the device, on memory of the device, timed without Python, compiled with
+  `{" ".join(REFERENCE_FLAGS[:4])}`.
+
+The contenders of a cell run in one process and take turns. A ratio `/ other` is the time of the
+device over that of the other, the median of {LEAST_PAIRS} to {PAIRS} interleaved pairs with its
+bootstrap 95 % interval; below 1 the device is faster. A cell misses a bound when the whole interval
+lies beyond it; as fast means within 5 %. Before it is timed, the values of every contender are
+compared with eager's, those of the hand loop with the device's, bit for bit.
+
+GB/s: what the chain has to read and write, over its time; copy: a vectorised copy of as many
+elements. The mode is autograd's: cells with `grad` are a forward and a backward, without a bound.
+"""
+
+
 def report(
     cells: list[Cell],
     additions: list[common.Row],
@@ -811,26 +836,41 @@ def report(
 ) -> str:
     """The Markdown of a full run."""
     lines = [
-        "# Chains of pointwise operations",
+        "# The stream on the CPU backend: chains of pointwise operations",
         "",
         "Written by `make bench` (`python benchmarks/stream.py`).",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",
+        INTRODUCTION,
         "## Bounds",
         "",
         common.markdown_table(BOUND_HEADER, bound_lines(cells, additions, core)),
+        "",
+        "The figures in nanoseconds are of the core alone (`make -C csrc/test bench-window`).",
+        "",
+        "![speed-up](cpu.png)",
+        "",
+        "![against loops fused by hand](cpu_hand.png)",
         "",
         "## Cells",
         "",
         common.markdown_table(HEADER, [cells_of(cell) for cell in cells]),
         "",
-        "![speed-up](stream.png)",
-        "",
-        "![against loops fused by hand](stream_hand.png)",
-        "",
     ]
     return "\n".join(lines)
+
+
+def readme_table(cells: list[Cell]) -> str:
+    """Speed-ups over torch eager: a line per chain and dtype, a column per size."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for threads in THREADS:
+        for cell in cells:
+            if cell.mode == NO_GRAD and cell.threads == threads and cell.count in SIZES:
+                texts = lines.setdefault((cell.chain, cell.dtype), [])
+                texts.append(f"{1 / cell.ratios[EAGER][0]:.1f}")
+    header = ("", "dtype", *(f"{size_name(n)}, {t} thr." for t in THREADS for n in SIZES))
+    return common.markdown_table(header, [(*key, *texts) for key, texts in lines.items()]) + "\n"
 
 
 def write_results(
@@ -847,11 +887,12 @@ def write_results(
         "additions": [row.to_json() for row in additions],
         "cells": [asdict(cell) for cell in cells],
     }
-    (RESULTS / "stream.json").write_text(json.dumps(content, indent=1) + "\n")
-    (RESULTS / "stream.md").write_text(report(cells, additions, core, machine))
+    (RESULTS / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
+    (RESULTS / "cpu.md").write_text(report(cells, additions, core, machine))
     others = {EAGER: "torch eager", INDUCTOR: "Inductor"}
-    plot(cells, others, "speed-up", True, RESULTS / "stream.png")
-    plot(cells, {HAND: "device"}, "time / by hand", False, RESULTS / "stream_hand.png")
+    common.replace_section(README, "make bench, chains", readme_table(cells))
+    plot(cells, others, "speed-up", True, RESULTS / "cpu.png")
+    plot(cells, {HAND: "device"}, "time / by hand", False, RESULTS / "cpu_hand.png")
 
 
 def compiler() -> str:
@@ -910,7 +951,7 @@ def main() -> int:
         return bool(slower)
     if not names and not arguments.quick:
         write_results(cells, rows, core)
-        print("wrote benchmarks/results/stream.json, stream.md, stream.png and stream_hand.png")
+        print("wrote benchmarks/results/cpu.* and cpu_hand.png, and the table in README.md")
     return any(line[-1] == "MISS" for line in lines)
 
 
