@@ -48,15 +48,10 @@ View scaled(Builder& b, View x, View factor) {
 View multiply_add(Builder& b, View x, View y, View z) {
   return b.integral() ? b.apply(Op::add, {scaled(b, x, y), z}) : b.apply(Op::fma, {x, y, z});
 }
-// z - x * y, likewise.
-View subtract_product(Builder& b, View x, View y, View z) {
-  return multiply_add(b, b.apply(Op::neg, {x}), y, z);
-}
-
 // self + alpha * other
 constexpr Composite kAdd{kNumbers,
                          [](Builder& b, const View* in) { multiply_add(b, in[2], in[1], in[0]); },
-                         kParameter | kRoundsNumbers};
+                         kParameter | kRoundsNumbers | kCpuNumbers};
 constexpr Composite kSub{kAdd.dtypes, kAdd.build, kAdd.traits | kNoBool};  // alpha is negated
 // self + value * a * b
 constexpr Composite kAddcmul{
@@ -70,18 +65,16 @@ constexpr Composite kAddcdiv{kReals,
                                b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
                              },
                              kParameter};
-// Weight below 0.5: self + weight * (end - self), else end - (end - self) * (1 - weight).
+// Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self). The third
+// operand is the coefficient.
 constexpr Composite kLerpLow{kReals,
                              [](Builder& b, const View* in) {
-                               const View span = b.apply(Op::sub, {in[1], in[0]});
-                               multiply_add(b, in[2], span, in[0]);
+                               multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[0]);
                              },
                              kParameter | kOneDtype};
 constexpr Composite kLerpHigh{kReals,
                               [](Builder& b, const View* in) {
-                                const View span = b.apply(Op::sub, {in[1], in[0]});
-                                const View rest = b.apply(Op::sub, {b.number(1), in[2]});
-                                subtract_product(b, span, rest, in[1]);
+                                multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[1]);
                               },
                               kParameter | kOneDtype};
 // x / (1 + exp(-x))
@@ -261,23 +254,40 @@ HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
 #undef HOLOGRAM_TAG
 
 // lerp chooses its formula by the weight.
+bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                  const Tensor& end, const Scalar& weight) {
+  if (weight.isComplex()) {
+    return false;
+  }
+  const auto number = weight.to<double>();
+  if (std::abs(number) < 0.5) {
+    return attempt(here, kLerpLow, out, fresh, self, end, weight);
+  }
+  // In the precision in which torch computes.
+  const double coefficient = self.scalar_type() == c10::ScalarType::Double
+                                 ? number - 1
+                                 : static_cast<double>(static_cast<float>(number) - 1.0f);
+  return attempt(here, kLerpHigh, out, fresh, self, end, Scalar(coefficient));
+}
 Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp", "Scalar");
   Tensor fresh;
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  return attempt(here, composite, nullptr, &fresh, self, end, weight)
-             ? fresh
-             : here.delegate(self, end, weight);
+  return attempt_lerp(here, nullptr, &fresh, self, end, weight) ? fresh
+                                                                : here.delegate(self, end, weight);
 }
 Tensor& lerp_(Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp_", "Scalar");
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  if (!attempt(here, composite, &self, nullptr, std::as_const(self), end, weight)) {
+  if (!attempt_lerp(here, &self, nullptr, std::as_const(self), end, weight)) {
     here.delegate(self, end, weight);
   }
   return self;
+}
+Tensor& lerp_out(const Tensor& self, const Tensor& end, const Scalar& weight, Tensor& out) {
+  static Service& here = *new Service("aten::lerp", "Scalar_out");
+  if (!attempt_lerp(here, &out, nullptr, self, end, weight)) {
+    here.delegate(self, end, weight, out);
+  }
+  return out;
 }
 
 // other - alpha * self
@@ -376,6 +386,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addcdiv.out", &out_form<addcdiv_out_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
   m.impl("lerp.Scalar", &lerp);
   m.impl("lerp_.Scalar", &lerp_);
+  m.impl("lerp.Scalar_out", &lerp_out);
   m.impl("silu", &functional_form<silu_tag, kSilu, Tensor>);
   m.impl("silu_", &inplace_form<silu_inplace_tag, kSilu>);
   m.impl("silu.out", &out_form<silu_out_tag, kSilu, Tensor>);

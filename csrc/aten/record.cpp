@@ -109,6 +109,13 @@ bool keeps_number(Op op) {
   return op == Op::mul || op == Op::div;
 }
 
+// A number as a T, as torch converts the 0-dim tensor it stands for: out of range gives infinity.
+template <class T>
+T number_as(const at::Scalar& number) {
+  return number.isFloatingPoint() ? static_cast<T>(number.toDouble())
+                                  : static_cast<T>(number.toLong());
+}
+
 // The bits of a number in the class in which groups compute for `dtype`.
 uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
@@ -117,17 +124,16 @@ uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
       auto value = dtype == DType::b8 ? 0.0f : number.to<float>();
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
       if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
-      if (dtype == DType::b8) value = number.to<bool>() ? 1.0f : 0.0f;
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::f64: {
-      const auto value = number.to<double>();
+      const auto value = number_as<double>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::i64: {
-      const auto value = number.to<int64_t>();
+      const auto value = number_as<int64_t>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
@@ -362,6 +368,7 @@ struct Rule {
   bool one_dtype;        // tensors of different dtypes are refused
   bool parameter;        // the last operand is a number that has no say in the dtype
   bool number_operands;  // numbers are operands like 0-dim tensors, in torch's eyes
+  bool cpu_numbers;      // 0-dim CPU tensors are taken as numbers
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -403,10 +410,11 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     if (is_cpu_number(tensor)) {
-      if (condition || !has_number(tensor)) return false;
+      if (condition || !rule.cpu_numbers || !has_number(tensor)) return false;
     } else if (!on_device(tensor)) {
       return false;
     }
+    if (rule.refuses_bools && in[i].tensor->scalar_type() == c10::ScalarType::Bool) return false;
     if (condition) {
       if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
     } else {
@@ -613,7 +621,8 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                   .no_bool = op == Op::sub,
                   .one_dtype = false,
                   .parameter = false,
-                  .number_operands = op != Op::pow};
+                  .number_operands = op != Op::pow,
+                  .cpu_numbers = true};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -651,7 +660,8 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
                   .no_bool = has(kNoBool),
                   .one_dtype = has(kOneDtype),
                   .parameter = has(kParameter),
-                  .number_operands = false};
+                  .number_operands = false,
+                  .cpu_numbers = has(kCpuNumbers)};
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
@@ -695,6 +705,35 @@ void Builder::give(const View& out, DType dtype) {
   list_.back().out = out;
   delete static_cast<Block*>(temporaries_.back());
   temporaries_.pop_back();
+}
+
+void Builder::store(const View& out, const View& value) {
+  list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
+}
+
+DType compute_dtype(DType dtype) {
+  return is_half(dtype) ? DType::f32 : dtype;
+}
+
+Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
+  const auto* first = tensors.front()->unsafeGetTensorImpl();
+  const auto dtype = group_dtype(tensors.front()->scalar_type());
+  if (!dtype || first->numel() == 0) {
+    return nullptr;
+  }
+  for (const auto* tensor : tensors) {
+    const auto* impl = tensor->unsafeGetTensorImpl();
+    if (!is_plain_strided(impl) || impl->device() != first->device() ||
+        impl->dtype() != first->dtype() || !same_and_dense(impl, first)) {
+      return nullptr;
+    }
+    Block* const block = recordable_block(impl);
+    if (block == nullptr) {
+      return nullptr;
+    }
+    *views++ = dense_view(block, impl, *dtype);
+  }
+  return &hologram::device(first->device().index()).window();
 }
 
 bool record_fill(const Tensor& out, const at::Scalar& value) {

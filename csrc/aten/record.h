@@ -49,6 +49,8 @@ class Builder {
 
   // Makes `out` the result of what was applied last, rounded to `dtype`.
   void give(const View& out, DType dtype);
+  // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
+  void store(const View& out, const View& value);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
@@ -71,6 +73,7 @@ enum CompositeTraits : uint8_t {
   kNoBool = 4,         // bool operands are refused
   kRoundsNumbers = 8,  // numbers are rounded to half precision
   kRoundsEach = 16,    // values in between too
+  kCpuNumbers = 32,    // 0-dim CPU tensors are taken as numbers; else torch sees to them
 };
 
 // An operation made of rows of the op table: builds the result out of its operands.
@@ -82,6 +85,14 @@ struct Composite {
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
                       at::Tensor* fresh);
+
+// The dtype in which a composite computes operands of `dtype`.
+DType compute_dtype(DType dtype);
+
+// Views of tensors of one size, dtype and device that lie in memory the same way and fill it, in
+// the order of memory. Returns the window that instructions on them belong to; null where recording
+// has to leave them to torch's kernel.
+Window* views_alike(at::ArrayRef<const at::Tensor*> tensors, View* views);
 
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);
