@@ -509,8 +509,8 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       converted[i] = tensors[i] != nullptr && !(i == 0 && rule.condition) &&
                      tensors[i]->dtype() != c10::scalarTypeToTypeMeta(common);
     }
-    const Sizes strides =
-        result_strides(tensors, {converted.data(), tensors.size()}, whole, with_number);
+    const Sizes strides = result_strides(
+        tensors, c10::ArrayRef<bool>(converted.data(), tensors.size()), whole, with_number);
     if (!strides.empty()) {
       fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, strides);
     }
