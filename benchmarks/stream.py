@@ -593,7 +593,7 @@ def cells_of(cell: Cell) -> tuple[str, ...]:
     )
 
 
-BOUND_HEADER = ("what", "bound", "cells", "missed", "worst", "")
+BOUND_HEADER = ("what", "bound", "cells", "missed", "worst, or measured", "")
 
 
 def each(name: str, cells: list[Cell], other: str, bound: float) -> tuple[str, ...]:
@@ -748,7 +748,8 @@ def plot(cells: list[Cell], names: dict[str, str], label: str, invert: bool, pat
                 axes.set_xlabel("elements")
             if column == 0:
                 axes.set_ylabel(label)
-    grid[0][0].legend(frameon=False, fontsize=7)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=6, loc="outside lower center")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -903,9 +904,9 @@ def write_results(
     }
     (RESULTS / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
     (RESULTS / "cpu.md").write_text(report(cells, additions, core, machine))
-    others = {EAGER: "torch eager", INDUCTOR: "Inductor"}
+    others = {EAGER: "torch eager", INDUCTOR: "Inductor", CASTS: "Inductor with casts"}
     common.replace_section(README, "make bench, chains", readme_table(cells))
-    plot(cells, others, "speed-up", True, RESULTS / "cpu.png")
+    plot(cells, others, "speed-up over", True, RESULTS / "cpu.png")
     plot(cells, {HAND: "device"}, "time / by hand", False, RESULTS / "cpu_hand.png")
 
 
