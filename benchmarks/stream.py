@@ -382,11 +382,6 @@ class Cell:
     def key(self) -> str:
         return f"{self.chain}/{self.dtype}/{self.count}/{self.mode}/{self.threads}"
 
-    @property
-    def elements(self) -> int:
-        """Of all tensors of one operand."""
-        return self.count * next(c.tensors for c in CHAINS if c.name == self.chain)
-
     def bound(self, other: str) -> float | None:
         """The largest accepted ratio, None for a cell that is only reported."""
         if self.mode != NO_GRAD:
@@ -394,10 +389,10 @@ class Cell:
         if other == EAGER:
             return AS_FAST
         if other in (INDUCTOR, CASTS):
-            if self.elements >= 100_000:
+            if self.count >= 100_000:
                 return AS_FAST
-            return SMALL_INDUCTOR if self.elements <= 1000 else None
-        return HAND_BOUND if self.elements in (1_000_000, 10_000_000) else None
+            return SMALL_INDUCTOR if self.count <= 1000 else None
+        return HAND_BOUND if self.count in (1_000_000, 10_000_000) else None
 
     def misses(self, other: str) -> bool:
         bound = self.bound(other) if other in self.ratios else None
@@ -635,8 +630,8 @@ def bound_lines(
 ) -> list[tuple[str, ...]]:
     """A line for each bound; those without cells are left out."""
     cells = [cell for cell in cells if cell.mode == NO_GRAD]
-    large = [cell for cell in cells if cell.elements >= 100_000]
-    small = [cell for cell in cells if cell.elements <= 1000]
+    large = [cell for cell in cells if cell.count >= 100_000]
+    small = [cell for cell in cells if cell.count <= 1000]
     by_hand = [cell for cell in cells if cell.bound(HAND) is not None]
     lines = []
     if cells:
@@ -717,7 +712,7 @@ def plot(cells: list[Cell], names: dict[str, str], label: str, invert: bool, pat
                         cell
                         for cell in cells
                         if (cell.chain, cell.dtype, cell.threads) == (chain, dtype, threads)
-                        and (invert or cell.elements >= 100_000)
+                        and (invert or cell.count >= 100_000)
                     ]
                     chosen = with_ratio(chosen, other)
                     ratios = np.array([cell.ratios[other] for cell in chosen]).T
