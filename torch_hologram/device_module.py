@@ -64,9 +64,11 @@ from torch_hologram.random import (
 )
 from torch_hologram.recording import (
     eager,
+    float_contraction,
     flush,
     is_eager,
     reset_stream_stats,
+    set_float_contraction,
     stream_stats,
 )
 from torch_hologram.streams import (
@@ -110,6 +112,7 @@ __all__ = [
     "eager",
     "empty_cache",
     "fallback_report",
+    "float_contraction",
     "flush",
     "get_amp_supported_dtype",
     "get_device_capability",
@@ -144,6 +147,7 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_fallback_mode",
+    "set_float_contraction",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",

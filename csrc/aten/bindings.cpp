@@ -18,6 +18,7 @@
 #include "aten/pointwise.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/threads.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
 #include "atlas/device.h"
@@ -213,6 +214,8 @@ void bind(py::module_& m) {
       py::call_guard<py::gil_scoped_release>());
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);
+  m.def("contracting", &Window::contracting);
+  m.def("set_contracting", &Window::set_contracting);
   m.def("reset_stream_stats",
         [](int64_t index) { hologram::device(checked(index)).window().reset_stats(); });
   m.def("stream_stats", [](int64_t index) {
@@ -337,6 +340,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::install_fork_guard();
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
+  hologram::aten::use_torch_threads();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
 }
