@@ -96,10 +96,11 @@ constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
                                        b.apply(Op::mul, {b.apply(Op::mul, {in[0], rest}), in[1]});
                                      }};
 // grad * (1 - y * y)
-constexpr Composite kTanhBackward{
-    kReals, [](Builder& b, const View* in) {
-      b.apply(Op::mul, {in[0], subtract_product(b, in[1], in[1], b.number(1))});
-    }};
+constexpr Composite kTanhBackward{kReals, [](Builder& b, const View* in) {
+                                    const View rest = multiply_add(b, b.apply(Op::neg, {in[1]}),
+                                                                   in[1], b.number(1));
+                                    b.apply(Op::mul, {in[0], rest});
+                                  }};
 // 0 where x <= threshold, else grad.
 constexpr Composite kThresholdBackward{kNumbers,
                                        [](Builder& b, const View* in) {
