@@ -36,7 +36,9 @@ def flush(device: Device = None) -> None:
     Raises:
         RuntimeError: there is no device of that index, or a recorded operation fails.
     """
-    if is_initialized():
+    if device is None:
+        _C.flush_current()
+    elif is_initialized():
         _C.flush(device_index(device))
 
 

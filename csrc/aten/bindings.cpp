@@ -139,6 +139,9 @@ void bind(py::module_& m) {
   m.def(
       "synchronize", [](int64_t index) { hologram::device(checked(index)).synchronize(); },
       py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize_current", [] { hologram::device(check_device(-1)).synchronize(); },
+      py::call_guard<py::gil_scoped_release>());
 
   m.def("current_stream", [](int64_t index) {
     const auto device = checked(index);
@@ -199,6 +202,15 @@ void bind(py::module_& m) {
   m.def(
       "flush",
       [](int64_t index) { hologram::device(checked(index)).window().flush(FlushReason::user); },
+      py::call_guard<py::gil_scoped_release>());
+  // Of the current device, if any has been used.
+  m.def(
+      "flush_current",
+      [] {
+        if (is_initialized() && !in_forked_child()) {
+          hologram::device(check_device(-1)).window().flush(FlushReason::user);
+        }
+      },
       py::call_guard<py::gil_scoped_release>());
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);

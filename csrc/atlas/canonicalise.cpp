@@ -7,9 +7,6 @@
 namespace hologram {
 namespace {
 
-// Groups this far apart are not merged into one: looking for what lies between would take too long.
-constexpr size_t kMergeReach = 64;
-
 struct Value {
   size_t group;
   uint16_t node;
@@ -39,6 +36,7 @@ struct Draft {
   std::vector<Load> loads;
   std::vector<ValueId> values;
   std::vector<size_t> after;            // groups that have to be executed before
+  std::vector<size_t> followers{};      // groups that have to be executed after
   std::optional<size_t> merged_into{};  // a later one
 };
 
@@ -104,18 +102,14 @@ class Canonicaliser {
   bool merge(size_t from, size_t into) {
     Draft& source = drafts_[from];
     Draft& target = drafts_[into];
-    if (into - from > kMergeReach || source.space != target.space ||
-        source.compute_class != target.compute_class ||
+    if (source.space != target.space || source.compute_class != target.compute_class ||
         (source.shape != 0 && target.shape != 0 && source.shape != target.shape) ||
         source.nodes.size() + target.nodes.size() + 8 > kMostNodes ||
         source.accesses.size() + target.accesses.size() + 4 > kMostOperands) {
       return false;
     }
-    for (size_t i = from + 1; i <= into; ++i) {
-      const auto& after = drafts_[i].after;
-      for (const size_t before : after) {
-        if (root(before) == from) return false;
-      }
+    for (const size_t follower : source.followers) {
+      if (root(follower) <= into) return false;
     }
     const auto base = static_cast<uint16_t>(target.nodes.size());
     for (Node node : source.nodes) {
@@ -142,6 +136,8 @@ class Canonicaliser {
       target.values.push_back(id);
     }
     target.after.insert(target.after.end(), source.after.begin(), source.after.end());
+    target.followers.insert(target.followers.end(), source.followers.begin(),
+                            source.followers.end());
     if (target.shape == 0) target.shape = source.shape;
     source = Draft(source.compute_class, source.space);
     source.merged_into = into;
@@ -338,7 +334,9 @@ class Canonicaliser {
     const Constraints bounds = constraints(instruction, group);
     for (const auto* list : {&bounds.strict, &bounds.weak, &bounds.values}) {
       for (const size_t before : *list) {
-        if (before != group) drafts_[group].after.push_back(before);
+        if (before == group) continue;
+        drafts_[group].after.push_back(before);
+        drafts_[before].followers.push_back(group);
       }
     }
     if (drafts_[group].shape == 0) drafts_[group].shape = shape;

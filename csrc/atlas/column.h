@@ -55,6 +55,7 @@ class Column {
     push(element);
   }
   void clear() noexcept { size_ = 0; }
+  void truncate(size_t size) noexcept { size_ = size; }  // to at most what there is
 
   size_t size() const noexcept { return size_; }
   bool empty() const noexcept { return size_ == 0; }

@@ -64,7 +64,7 @@ struct SlotKey {
 // Where an access lies. What a block is may differ from flush to flush, so this is not in the key.
 struct Place {
   int64_t offset;   // of element 0, in bytes from the start of the block
-  int32_t next;     // the access of the same block before this one, -1 for none
+  int32_t next;     // an access of the same block before this one, -1 for none (atlas/window.cpp)
   uint32_t stride;  // of a strided access: its first one in Program::strides
 };
 

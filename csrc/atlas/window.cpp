@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "atlas/error.h"
 
@@ -91,6 +93,7 @@ void Window::Open::reserve(size_t instructions) {
 
 void Window::Open::clear() noexcept {
   program.clear();
+  crowds.clear();
   dead.clear();
   bytes = 0;
 }
@@ -108,6 +111,7 @@ inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
   current_->dead.push(false);
   block->slot = slot;
   block->last_access = -1;
+  block->crowd = -1;
   block->window.store(this, std::memory_order_relaxed);
   block->program.store(number, std::memory_order_release);
   return slot;
@@ -140,7 +144,10 @@ inline uint16_t Window::access_of(const View& view, const Operands& operands, ui
   const uint64_t key =
       packed(slot, view.dtype, view.layout, view.layout == Layout::scalar ? uint16_t{0} : space,
              strided ? shape_of(operands.sizes) : uint16_t{0});
-  for (int32_t i = view.block->last_access; i >= 0;) {
+  int32_t i = view.block->last_access;
+  if (view.block->crowd >= 0) [[unlikely]]
+    i = last_access_at(*view.block, view.offset);
+  while (i >= 0) {
     const auto known = static_cast<size_t>(i);
     const Place& place = program.places[known];
     if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key &&
@@ -163,9 +170,14 @@ inline uint16_t Window::another_access(const View& view, uint64_t key) {
   if (view.layout == Layout::strided) {
     for (const int64_t stride : view.strides) program.strides.push_back(stride);
   }
+  if (block.crowd >= 0) [[unlikely]] {
+    join_crowd(block, static_cast<uint16_t>(access));
+    return static_cast<uint16_t>(access);
+  }
+  int others = 0;
   if (block.last_access >= 0) {
     const int64_t end = view.offset + extent(program, access);
-    for (int32_t i = block.last_access; i >= 0;) {
+    for (int32_t i = block.last_access; i >= 0; ++others) {
       const auto other = static_cast<size_t>(i);
       const Place& place = program.places[other];
       if (place.offset < end && view.offset < place.offset + extent(program, other)) {
@@ -175,7 +187,67 @@ inline uint16_t Window::another_access(const View& view, uint64_t key) {
     }
   }
   block.last_access = static_cast<int32_t>(access);
+  if (others == kCrowded) [[unlikely]]
+    make_crowd(block);
   return static_cast<uint16_t>(access);
+}
+
+// From here on the block's accesses are found by offset.
+void Window::make_crowd(BlockState& block) {
+  Program& program = current_->program;
+  std::vector<uint16_t> accesses;
+  for (int32_t i = block.last_access; i >= 0; i = program.places[static_cast<size_t>(i)].next) {
+    accesses.push_back(static_cast<uint16_t>(i));
+  }
+  block.crowd = static_cast<int32_t>(current_->crowds.size());
+  current_->crowds.emplace_back();
+  const size_t known = program.overlaps.size();
+  for (size_t i = accesses.size(); i-- > 0;) join_crowd(block, accesses[i]);
+  program.overlaps.truncate(known);  // those were recorded before
+}
+
+// Notes which accesses of its block a new one overlaps, in time that does not depend on how many
+// there are elsewhere in the block.
+void Window::join_crowd(BlockState& block, uint16_t access) {
+  Program& program = current_->program;
+  Crowd& crowd = current_->crowds[static_cast<size_t>(block.crowd)];
+  Place& place = program.places[access];
+  const auto [found, fresh] = crowd.last_at.try_emplace(place.offset, access);
+  place.next = fresh ? -1 : std::exchange(found->second, access);
+
+  const int64_t begin = place.offset, end = begin + extent(program, access);
+  auto first =
+      std::ranges::lower_bound(crowd.regions, begin, std::less_equal{}, &Crowd::Region::end);
+  auto last = first;
+  Crowd::Region joined{begin, end, {}};
+  for (; last != crowd.regions.end() && last->begin < end; ++last) {
+    for (const uint16_t other : last->accesses) {
+      const int64_t other_begin = program.places[other].offset;
+      if (other_begin < end && begin < other_begin + extent(program, other)) {
+        program.overlaps.push_back({access, other});
+      }
+    }
+    joined.begin = std::min(joined.begin, last->begin);
+    joined.end = std::max(joined.end, last->end);
+    if (joined.accesses.empty()) {
+      joined.accesses = std::move(last->accesses);
+    } else {
+      joined.accesses.insert(joined.accesses.end(), last->accesses.begin(), last->accesses.end());
+    }
+  }
+  joined.accesses.push_back(access);
+  if (first == last) {
+    crowd.regions.insert(first, std::move(joined));
+  } else {
+    *first = std::move(joined);
+    crowd.regions.erase(first + 1, last);
+  }
+}
+
+int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
+  const auto& last_at = current_->crowds[static_cast<size_t>(block.crowd)].last_at;
+  const auto found = last_at.find(offset);
+  return found != last_at.end() ? found->second : -1;
 }
 
 inline Source Window::immediate_of(uint64_t bits, DType dtype) {

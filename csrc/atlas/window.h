@@ -44,6 +44,7 @@ struct BlockState {
   std::atomic<Window*> window{nullptr};
   uint16_t slot = 0;
   int32_t last_access = -1;  // of that program to the block
+  int32_t crowd = -1;        // where its accesses are found once they are many
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
@@ -158,8 +159,20 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
+  // The accesses of a block that has many, such as a flat buffer of parameters: found by their
+  // offset, and by the bytes that they touch.
+  struct Crowd {
+    struct Region {
+      int64_t begin, end;
+      std::vector<uint16_t> accesses;
+    };
+    std::unordered_map<int64_t, int32_t> last_at;  // offset; Place::next leads on
+    std::vector<Region> regions;                   // disjoint, in order
+  };
+  static constexpr int kCrowded = 8;
   struct Open {
     Program program;
+    std::vector<Crowd> crowds;
     Column<bool> dead;  // by slot: the owner has freed the block
     size_t bytes = 0;
     size_t room = 0;  // instructions that can be appended without allocating
@@ -190,6 +203,9 @@ class Window {
   uint16_t slot_of(BlockState* block, uint64_t number);
   uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number);
   uint16_t another_access(const View& view, uint64_t key);
+  void make_crowd(BlockState& block);
+  void join_crowd(BlockState& block, uint16_t access);
+  int32_t last_access_at(const BlockState& block, int64_t offset) const;
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
