@@ -37,6 +37,7 @@ def stream_stats(device: Device = None) -> OrderedDict[str, int]:
 
     The entries:
         ``recorded``, ``executed``: instructions. Views and frees are not instructions.
+        ``failed``: instructions that could not be executed; reading their results raises.
         ``passes``: traversals of an iteration space. Equal groups over many tensors count as one.
         ``stores_elided``: instructions whose result never went to memory.
         ``plan_hits``, ``plan_misses``, ``plan_evictions``: of the cache of canonical programs.

@@ -207,6 +207,7 @@ void bind(py::module_& m) {
     const WindowStats stats = hologram::device(checked(index)).window().stats();
     std::vector<std::pair<std::string, uint64_t>> rows{{"recorded", stats.recorded},
                                                        {"executed", stats.executed},
+                                                       {"failed", stats.failed},
                                                        {"passes", stats.passes},
                                                        {"stores_elided", stats.stores_elided},
                                                        {"plan_hits", stats.plan_hits},
@@ -262,6 +263,12 @@ auto or_python_error(F&& call) {
   } catch (const Error& error) {
     throw py::value_error(error.what());
   }
+}
+
+// What is read of an operation that could not be executed.
+[[noreturn]] void raise_failure(const Failure& failure) {
+  TORCH_CHECK_WITH(OutOfMemoryError, !failure.out_of_memory, failure.what);
+  TORCH_CHECK(false, failure.what);
 }
 
 // Memory without a tensor around it, and the addresses of the boundary pool.
@@ -323,6 +330,7 @@ void bind_memory(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   hologram::install_fork_guard();
+  hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
   hologram::aten::bind(m);

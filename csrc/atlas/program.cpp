@@ -61,6 +61,10 @@ uint64_t Program::hash() const noexcept {
   return mix(hash, slots);
 }
 
+const char* code_name(Code code) noexcept {
+  return code == kCopy ? "copy" : op_info(static_cast<Op>(code)).name;
+}
+
 std::string to_string(const Program& program) {
   std::string text;
   const auto access = [&](uint16_t index) {

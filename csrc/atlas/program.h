@@ -27,6 +27,7 @@ inline constexpr Source kNothing = 0x7fff;
 // dtype of its destination (fill is a copy of an immediate).
 using Code = uint16_t;
 inline constexpr Code kCopy = kOpCount;
+const char* code_name(Code code) noexcept;
 
 // out = code(in ...), element by element over a space. The operands are converted to `dtype`, in
 // which the operation computes.

@@ -63,6 +63,7 @@ void Window::Open::clear() noexcept {
   next_access.clear();
   slots.clear();
   bytes = 0;
+  poisoned = false;
 }
 
 Window::Window(Executor& executor) : executor_(executor), open_(next_program_number()) {}
@@ -77,6 +78,8 @@ uint16_t Window::slot_of(BlockState* block) {
   program.slots.push_back({block->born == number || block->born == BlockState::kBornInside, true});
   program.blocks.push_back(block);
   current_.slots.emplace_back();
+  if (block->failed.load(std::memory_order_relaxed)) [[unlikely]]
+    current_.poisoned = true;
   block->slot = slot;
   block->window.store(this, std::memory_order_relaxed);
   block->program.store(number, std::memory_order_release);
@@ -175,7 +178,12 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         break;
       }
     }
-    flush(FlushReason::full);
+    try {
+      flush(FlushReason::full);
+    } catch (...) {
+      for (const BlockState* block : temporaries) delete block;
+      throw;
+    }
   }
   if (!recording()) flush(FlushReason::eager);
 }
@@ -196,6 +204,7 @@ bool Window::keep(BlockState* block) noexcept {
 
 void Window::flush(FlushReason reason) {
   std::vector<std::pair<BlockState*, bool>> dead;  // and whether they still have memory
+  Outcome outcome;
   {
     const std::lock_guard running(executing_);
     uint64_t number;
@@ -210,8 +219,8 @@ void Window::flush(FlushReason reason) {
         running_.program.slots[i].live = !running_.slots[i].dead;
       }
     }
-    const auto compiled = plan_for(running_.program);
-    execute(*compiled, running_.program);
+    const size_t recorded = running_.program.code.size();
+    outcome = run(running_);
     {
       const std::lock_guard guard(lock_);
       stats_.plan_hits += run_.plan_hits;
@@ -219,10 +228,18 @@ void Window::flush(FlushReason reason) {
       stats_.plan_evictions += run_.plan_evictions;
       stats_.bytes_moved += run_.bytes_moved;
       run_ = {};
-      stats_.executed += running_.program.code.size();
+      stats_.executed += recorded - outcome.failed;
+      stats_.failed += outcome.failed;
       ++stats_.flushes[static_cast<size_t>(reason)];
-      stats_.passes += compiled->plan.batches.size();
-      stats_.stores_elided += static_cast<uint64_t>(compiled->plan.stores_elided);
+      if (outcome.compiled) {
+        stats_.passes += outcome.compiled->plan.batches.size();
+        stats_.stores_elided += static_cast<uint64_t>(outcome.compiled->plan.stores_elided);
+      }
+      for (size_t i = 0; i < outcome.failures.size(); ++i) {
+        BlockState* block = running_.program.blocks[i];
+        block->failure = outcome.failures[i];
+        block->failed.store(block->failure != nullptr, std::memory_order_release);
+      }
       for (size_t i = 0; i < running_.slots.size(); ++i) {
         if (!running_.slots[i].dead) continue;
         const SlotKey& slot = running_.program.slots[i];
@@ -237,6 +254,25 @@ void Window::flush(FlushReason reason) {
     if (has_memory) block->give_back_memory();
     delete block;
   }
+  if (outcome.raised) raise_(*outcome.raised);
+}
+
+void Window::raise(const BlockState& block) const {
+  std::shared_ptr<const Failure> failure;
+  {
+    const std::lock_guard guard(lock_);
+    failure = block.failure;
+  }
+  if (failure) raise_(*failure);
+}
+
+std::shared_ptr<const Window::Compiled> Window::compile(const Program& program) {
+  auto compiled = std::make_shared<Compiled>();
+  compiled->plan = canonicalise(program);
+  for (const Batch& batch : compiled->plan.batches) {
+    compiled->codes.push_back(executor_.compile(batch.group));
+  }
+  return compiled;
 }
 
 std::shared_ptr<const Window::Compiled> Window::plan_for(const Program& program) {
@@ -250,11 +286,7 @@ std::shared_ptr<const Window::Compiled> Window::plan_for(const Program& program)
     }
   }
   ++run_.plan_misses;
-  auto compiled = std::make_shared<Compiled>();
-  compiled->plan = canonicalise(program);
-  for (const Batch& batch : compiled->plan.batches) {
-    compiled->codes.push_back(executor_.compile(batch.group));
-  }
+  auto compiled = compile(program);
   // A program that is seen once may never be seen again.
   if (const auto [seen, fresh] = seen_.try_emplace(hash, ++uses_); !fresh) {
     if (plans_.size() >= kMostPlans) evict();
@@ -282,29 +314,147 @@ void Window::evict() {
       std::erase_if(plans_, [&](const auto& item) { return item.second.used < oldest_kept; });
 }
 
-void Window::execute(const Compiled& compiled, const Program& program) {
-  struct Scratch {
-    Executor& executor;
-    std::vector<void*> memory;
-    ~Scratch() {
-      for (void* block : memory) executor.free_scratch(block);
+// Memory for values that pass from group to group although their block is gone.
+class Window::Scratch {
+ public:
+  explicit Scratch(Executor& executor) : executor_(executor) {}
+  ~Scratch() { release(); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // Takes all that a plan needs, or nothing; where there is none, `unwritable` says why.
+  bool reserve(const Plan& plan, const Program& program, Failures& unwritable,
+               std::shared_ptr<const Failure>& first) {
+    bool complete = true;
+    for (const uint16_t slot : plan.scratch) {
+      try {
+        memory_.emplace_back(slot, executor_.allocate_scratch(program.blocks[slot]->bytes));
+      } catch (const OutOfMemory& error) {
+        unwritable.resize(program.slots.size());
+        unwritable[slot] = std::make_shared<const Failure>(
+            Failure{std::string(error.what()) + " It was to hold the result of " +
+                        describe_writer(program, slot) + ".",
+                    true});
+        if (!first) first = unwritable[slot];
+        complete = false;
+      }
     }
-  } scratch{executor_, {}};
+    if (!complete) release();
+    return complete;
+  }
+
+  void put_into(std::vector<char*>& bases) const {
+    for (const auto& [slot, memory] : memory_) bases[slot] = static_cast<char*>(memory);
+  }
+
+ private:
+  static std::string describe_writer(const Program& program, uint16_t slot) {
+    std::string text;
+    for (const Instruction& instruction : program.code) {
+      if (program.accesses[instruction.out].slot != slot) continue;
+      text = std::string(code_name(instruction.code)) + " (" + dtype_name(instruction.dtype) +
+             ", " + std::to_string(program.counts[instruction.space]) + " elements)";
+    }
+    return text;
+  }
+  void release() noexcept {
+    for (const auto& [slot, memory] : memory_) executor_.free_scratch(memory);
+    memory_.clear();
+  }
+
+  Executor& executor_;
+  std::vector<std::pair<uint16_t, void*>> memory_;
+};
+
+Window::Outcome Window::run(Open& open) {
+  Program& program = open.program;
+  Outcome outcome;
+  std::vector<Instruction> recorded;  // all of them, once some have been dropped
+  try {
+    Failures unwritable;
+    for (bool whole = !open.poisoned;; whole = false) {
+      if (whole) [[likely]] {
+        outcome.compiled = plan_for(program);
+      } else {
+        if (recorded.empty()) recorded = program.code;
+        program.code = recorded;
+        drop_failed(program, unwritable, outcome.failures);
+        outcome.compiled = compile(program);  // not to be met again
+      }
+      Scratch scratch(executor_);
+      if (scratch.reserve(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
+        execute(*outcome.compiled, program, scratch, outcome);
+        break;
+      }
+    }
+  } catch (const std::exception& error) {
+    // Nothing has been stored: it is the plan that could not be made.
+    outcome.compiled = nullptr;
+    outcome.raised = std::make_shared<const Failure>(Failure{error.what()});
+    outcome.failures.resize(program.slots.size());
+    for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
+      outcome.failures[program.accesses[instruction.out].slot] = outcome.raised;
+    }
+  }
+  if (!outcome.failures.empty()) [[unlikely]] {
+    for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
+      outcome.failed += outcome.failures[program.accesses[instruction.out].slot] != nullptr;
+    }
+  }
+  return outcome;
+}
+
+// Whether storing to an access leaves nothing of what its block held.
+bool Window::covers(const Program& program, uint16_t access, uint16_t space) {
+  const AccessKey& key = program.accesses[access];
+  return key.layout == Layout::dense && program.offsets[access] == 0 &&
+         static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
+             program.blocks[key.slot]->bytes;
+}
+
+// Takes out the instructions whose result has no memory, and those that read what is missing.
+void Window::drop_failed(Program& program, const Failures& unwritable, Failures& failures) {
+  failures.assign(program.slots.size(), nullptr);
+  for (size_t i = 0; i < failures.size(); ++i) {
+    if (program.blocks[i]->failed.load(std::memory_order_relaxed)) {
+      failures[i] = program.blocks[i]->failure;
+    }
+  }
+  std::vector<Instruction> kept;
+  for (const Instruction& instruction : program.code) {
+    const uint16_t slot = program.accesses[instruction.out].slot;
+    std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
+    for (int i = 0; i < instruction.arity && !failure; ++i) {
+      const Source source = instruction.in[static_cast<size_t>(i)];
+      if ((source & kImmediate) == 0) failure = failures[program.accesses[source].slot];
+    }
+    if (failure) {
+      failures[slot] = std::move(failure);
+    } else {
+      if (covers(program, instruction.out, instruction.space)) failures[slot] = nullptr;
+      kept.push_back(instruction);
+    }
+  }
+  program.code = std::move(kept);
+}
+
+void Window::execute(const Compiled& compiled, const Program& program, const Scratch& scratch,
+                     Outcome& outcome) {
   std::vector<char*> bases(program.blocks.size());
   for (size_t i = 0; i < bases.size(); ++i) {
     const SlotKey& slot = program.slots[i];
     bases[i] = slot.live || !slot.inside ? program.blocks[i]->data : nullptr;
   }
-  for (const uint16_t slot : compiled.plan.scratch) {
-    scratch.memory.push_back(executor_.allocate_scratch(program.blocks[slot]->bytes));
-    bases[slot] = static_cast<char*>(scratch.memory.back());
-  }
+  scratch.put_into(bases);
   std::vector<void*> operands;
   std::vector<uint64_t> immediates;
   std::vector<int64_t> strides;
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
     const Batch& batch = compiled.plan.batches[i];
     for (const auto& member : batch.members) {
+      if (!outcome.failures.empty() && is_poisoned(program, batch, member, outcome)) [[unlikely]] {
+        continue;
+      }
       operands.clear();
       immediates.clear();
       strides.clear();
@@ -327,11 +477,44 @@ void Window::execute(const Compiled& compiled, const Program& program) {
       for (const uint16_t number : member.immediates) {
         immediates.push_back(program.immediates[number]);
       }
-      executor_.run(*compiled.codes[i],
-                    {operands.data(), immediates.data(), program.counts[member.space],
-                     static_cast<int>(sizes.size()), sizes.data(), strides.data()});
+      try {
+        executor_.run(*compiled.codes[i],
+                      {operands.data(), immediates.data(), program.counts[member.space],
+                       static_cast<int>(sizes.size()), sizes.data(), strides.data()});
+      } catch (const std::exception& error) {
+        auto failure = std::make_shared<const Failure>(Failure{error.what()});
+        if (!outcome.raised) outcome.raised = failure;
+        outcome.failures.resize(program.slots.size());
+        mark_stores(program, batch, member, failure, outcome);
+      }
     }
   }
+}
+
+// Says of the blocks that a member of a batch stores to that they failed, or with null that they
+// are computed, where the store covers them.
+void Window::mark_stores(const Program& program, const Batch& batch, const Batch::Member& member,
+                         const std::shared_ptr<const Failure>& failure, Outcome& outcome) {
+  for (const Node& node : batch.group.nodes) {
+    if (node.kind != NodeKind::store) continue;
+    const uint16_t access = member.accesses[node.b];
+    if (failure || covers(program, access, member.space)) {
+      outcome.failures[program.accesses[access].slot] = failure;
+    }
+  }
+}
+
+// Whether a member of a batch loads what is missing. What it stores fails then.
+bool Window::is_poisoned(const Program& program, const Batch& batch, const Batch::Member& member,
+                         Outcome& outcome) {
+  std::shared_ptr<const Failure> failure;
+  for (const Node& node : batch.group.nodes) {
+    if (node.kind != NodeKind::load || failure) continue;
+    failure = outcome.failures[program.accesses[member.accesses[node.a]].slot];
+  }
+  // One that runs again over what a failed one left is taken to succeed; if not, it says so.
+  mark_stores(program, batch, member, failure, outcome);
+  return failure != nullptr;
 }
 
 WindowStats Window::stats() const {

@@ -11,6 +11,11 @@
 // Blocks. The window refers to blocks of memory, never to tensors. A block that is freed while the
 // open program touches it stays with the window until the program has run; if it was allocated
 // during the program its memory goes back at once, because its values need no memory of their own.
+//
+// Failures. What can fail - memory for values that pass from group to group - is reserved before
+// the first store. An instruction that cannot run makes the block it writes fail, and whatever
+// reads that block; all others run. The flush that meets a failure raises it, and so does every
+// later read of a block that failed, until something writes the whole of it.
 #pragma once
 
 #include <array>
@@ -24,12 +29,19 @@
 #include <vector>
 
 #include "atlas/canonicalise.h"
+#include "atlas/error.h"
 #include "atlas/program.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
 
 class Window;
+
+// Why an instruction was not executed.
+struct Failure {
+  std::string what;
+  bool out_of_memory = false;
+};
 
 // What the core knows of the memory of a storage; whoever owns the memory derives from it.
 struct BlockState {
@@ -46,6 +58,9 @@ struct BlockState {
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
+  // Its values could not be computed. `failure` says why and is guarded by the window's lock.
+  std::atomic<bool> failed{false};
+  std::shared_ptr<const Failure> failure;
 };
 
 enum class FlushReason : uint8_t {
@@ -64,7 +79,8 @@ const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {
   uint64_t recorded = 0;  // instructions
-  uint64_t executed = 0;  // of these, instructions of programs that ran
+  uint64_t executed = 0;  // of these, instructions that ran
+  uint64_t failed = 0;    // of these, instructions that could not run
   uint64_t passes = 0;    // traversals of an iteration space
   uint64_t stores_elided = 0;
   uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
@@ -115,16 +131,22 @@ class Window {
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
   static constexpr size_t kMostPlans = 4096;
 
+  // Throws what a failure is reported as; by default Error. Set once, before any window is used.
+  using Raise = void (*)(const Failure&);
+  static void set_raise(Raise raise) noexcept { raise_ = raise; }
+
   // Appends instructions, all or none. Blocks pending in another window must have been synchronised
   // before. `temporaries` are blocks without memory (kBornInside) for values that only these
-  // instructions use; the window destroys them. Flushes when the window is full.
+  // instructions use; the window destroys them. Flushes when the window is full, and throws then,
+  // with nothing appended, what that flush does.
   void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
   void record(const Operands& operands) { record({&operands, 1}); }
 
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
 
-  // Runs what has been recorded, and waits for what another thread is running.
+  // Runs what has been recorded, and waits for what another thread is running. Raises the first
+  // failure of the program, after everything that could run has.
   void flush(FlushReason reason);
 
   bool pending(const BlockState& block) const noexcept {
@@ -136,10 +158,13 @@ class Window {
   static bool keep(BlockState* block) noexcept;
 
   // Before anything outside a stream reads or writes a block: flushes the window it is pending in.
+  // Raises the failure of a block that failed.
   static void synchronize(BlockState& block, FlushReason reason = FlushReason::read) {
     if (block.program.load(std::memory_order_acquire) == 0) return;
     Window* window = block.window.load(std::memory_order_relaxed);
     if (window->pending(block)) window->flush(reason);
+    if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
+      window->raise(block);
   }
 
   WindowStats stats() const;
@@ -160,6 +185,7 @@ class Window {
     std::vector<int32_t> next_access;  // of the same slot, by access
     std::vector<SlotState> slots;
     size_t bytes = 0;
+    bool poisoned = false;  // touches a block that failed
     void clear() noexcept;
   };
   struct Compiled {
@@ -178,10 +204,32 @@ class Window {
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
+  void raise(const BlockState& block) const;
   std::shared_ptr<const Compiled> plan_for(const Program& program);
-  void execute(const Compiled& compiled, const Program& program);
+  std::shared_ptr<const Compiled> compile(const Program& program);
   void evict();
 
+  // Why the values of a slot are missing; null, or nothing at all, where they are there.
+  using Failures = std::vector<std::shared_ptr<const Failure>>;
+  struct Outcome {
+    std::shared_ptr<const Compiled> compiled;
+    Failures failures;                      // by slot, empty if there are none
+    std::shared_ptr<const Failure> raised;  // the first one
+    size_t failed = 0;                      // instructions
+  };
+  class Scratch;
+  Outcome run(Open& open);
+  static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
+  static bool covers(const Program& program, uint16_t access, uint16_t space);
+  static void mark_stores(const Program& program, const Batch& batch, const Batch::Member& member,
+                          const std::shared_ptr<const Failure>& failure, Outcome& outcome);
+  static bool is_poisoned(const Program& program, const Batch& batch, const Batch::Member& member,
+                          Outcome& outcome);
+  void execute(const Compiled& compiled, const Program& program, const Scratch& scratch,
+               Outcome& outcome);
+
+  [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
+  inline static Raise raise_ = &throw_error;
   inline static std::atomic<bool> recording_{true};
 
   Executor& executor_;
