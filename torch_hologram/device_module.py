@@ -27,6 +27,7 @@ from torch_hologram.devices import (
     set_device,
     synchronize,
 )
+from torch_hologram.explain import Explanation, FlushExplanation, PassExplanation, explain
 from torch_hologram.fallback import (
     FallbackReport,
     FallbackRow,
@@ -65,6 +66,7 @@ from torch_hologram.random import (
 from torch_hologram.recording import (
     eager,
     flush,
+    flush_before,
     is_eager,
     reset_stream_stats,
     stream_stats,
@@ -87,9 +89,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Explanation",
     "FallbackReport",
     "FallbackRow",
+    "FlushExplanation",
     "OutOfMemoryError",
+    "PassExplanation",
     "Stream",
     "StreamContext",
     "alias_as_cpu",
@@ -109,8 +114,10 @@ __all__ = [
     "device_of",
     "eager",
     "empty_cache",
+    "explain",
     "fallback_report",
     "flush",
+    "flush_before",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
@@ -14,6 +15,8 @@
 #include "aten/compat.h"
 #include "aten/delegate.h"
 #include "aten/dlpack_api.h"
+#include "aten/explain.h"
+#include "aten/foreign.h"
 #include "aten/generator.h"
 #include "aten/pointwise.h"
 #include "aten/report.h"
@@ -199,6 +202,24 @@ void bind(py::module_& m) {
       "flush",
       [](int64_t index) { hologram::device(checked(index)).window().flush(FlushReason::user); },
       py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize_tensor", &synchronize_tensor, py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize_storage", [](const py::object& untyped) {
+    const at::Storage storage = torch::createStorage(untyped.ptr());
+    const py::gil_scoped_release release;
+    synchronize_storage(storage.unsafeGetStorageImpl());
+  });
+  m.def("export_tensor", [](const at::Tensor& tensor) {
+    const py::gil_scoped_release release;
+    if (tensor.unsafeGetTensorImpl()->has_storage()) {
+      export_storage(tensor.storage().unsafeGetStorageImpl());
+    }
+  });
+  m.def("flush_before", &flush_before, py::call_guard<py::gil_scoped_release>());
+  m.def("guarded_operators", &guarded_operators, py::call_guard<py::gil_scoped_release>());
+  m.def("start_capture", [](int64_t index, std::vector<std::string> skipped) {
+    start_capture(checked(index), std::move(skipped));
+  });
+  m.def("end_capture", [](int64_t index) { return end_capture(checked(index)); });
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);
   m.def("reset_stream_stats",
@@ -333,6 +354,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
+  hologram::aten::guard_foreign_operators();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
 }

@@ -56,7 +56,8 @@ bool makes_floats(Op op) {
 // and no CPU tensor sees it.
 Block* recordable_block(const c10::TensorImpl* tensor) {
   Block* block = block_of(tensor->storage().data_ptr());
-  if (block == nullptr || block->foreign || block->bytes == 0) {
+  if (block == nullptr || block->foreign || block->bytes == 0 ||
+      block->exported.load(std::memory_order_relaxed)) {
     return nullptr;
   }
   auto* twin = block->twin.load(std::memory_order_acquire);

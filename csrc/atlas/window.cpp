@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "atlas/error.h"
 
@@ -49,6 +51,12 @@ int64_t extent(const Program& program, uint16_t access) {
   return last + size;
 }
 
+std::shared_ptr<const Failure> failure_of(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+                             dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
+}
+
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
@@ -64,6 +72,7 @@ void Window::Open::clear() noexcept {
   slots.clear();
   bytes = 0;
   poisoned = false;
+  origins.clear();
 }
 
 Window::Window(Executor& executor) : executor_(executor), open_(next_program_number()) {}
@@ -166,6 +175,9 @@ void Window::append(const Operands& operands) {
 }
 
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
+  if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
+    hook();
+  const std::string origin = locate();
   while (true) {
     {
       const std::lock_guard guard(lock_);
@@ -173,6 +185,9 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
       if (held == 0 || (held + list.size() <= kMostInstructions && current_.bytes < kMostBytes)) {
         for (const Operands& operands : list) append(operands);
         for (const BlockState* block : temporaries) current_.slots[block->slot].dead = true;
+        if (!origin.empty()) [[unlikely]] {
+          current_.origins.resize(current_.program.code.size(), origin);
+        }
         stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
         break;
@@ -205,6 +220,7 @@ bool Window::keep(BlockState* block) noexcept {
 void Window::flush(FlushReason reason) {
   std::vector<std::pair<BlockState*, bool>> dead;  // and whether they still have memory
   Outcome outcome;
+  std::string origin = locate();
   {
     const std::lock_guard running(executing_);
     uint64_t number;
@@ -221,6 +237,11 @@ void Window::flush(FlushReason reason) {
     }
     const size_t recorded = running_.program.code.size();
     outcome = run(running_);
+    if (!origin.empty()) [[unlikely]] {
+      captured_.push_back({reason, std::move(origin), running_.program, running_.origins,
+                           outcome.compiled ? outcome.compiled->plan : Plan{}});
+      captured_.back().program.blocks.clear();
+    }
     {
       const std::lock_guard guard(lock_);
       stats_.plan_hits += run_.plan_hits;
@@ -257,6 +278,22 @@ void Window::flush(FlushReason reason) {
   if (outcome.raised) raise_(*outcome.raised);
 }
 
+std::string Window::locate() const {
+  return capturing_.load(std::memory_order_relaxed) && locate_ != nullptr ? locate_()
+                                                                          : std::string();
+}
+
+void Window::start_capture() {
+  flush(FlushReason::user);
+  capturing_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<Flushed> Window::end_capture() {
+  capturing_.store(false, std::memory_order_relaxed);
+  const std::lock_guard running(executing_);
+  return std::exchange(captured_, {});
+}
+
 void Window::raise(const BlockState& block) const {
   std::shared_ptr<const Failure> failure;
   {
@@ -271,6 +308,7 @@ std::shared_ptr<const Window::Compiled> Window::compile(const Program& program) 
   compiled->plan = canonicalise(program);
   for (const Batch& batch : compiled->plan.batches) {
     compiled->codes.push_back(executor_.compile(batch.group));
+    compiled->traversals.push_back(traversals(batch.group));
   }
   return compiled;
 }
@@ -390,7 +428,7 @@ Window::Outcome Window::run(Open& open) {
   } catch (const std::exception& error) {
     // Nothing has been stored: it is the plan that could not be made.
     outcome.compiled = nullptr;
-    outcome.raised = std::make_shared<const Failure>(Failure{error.what()});
+    outcome.raised = failure_of(error);
     outcome.failures.resize(program.slots.size());
     for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
       outcome.failures[program.accesses[instruction.out].slot] = outcome.raised;
@@ -460,11 +498,12 @@ void Window::execute(const Compiled& compiled, const Program& program, const Scr
       strides.clear();
       const bool strided = member.shape != 0;
       const auto& sizes = strided ? program.shapes[member.shape].sizes : std::vector<int64_t>{};
-      for (const uint16_t access : member.accesses) {
+      for (size_t k = 0; k < member.accesses.size(); ++k) {
+        const uint16_t access = member.accesses[k];
         const AccessKey& key = program.accesses[access];
         operands.push_back(bases[key.slot] + program.offsets[access]);
         run_.bytes_moved +=
-            dtype_size(key.dtype) *
+            compiled.traversals[i][k] * dtype_size(key.dtype) *
             (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[member.space]));
         if (!strided) continue;
         if (key.layout == Layout::strided) {
@@ -482,7 +521,7 @@ void Window::execute(const Compiled& compiled, const Program& program, const Scr
                       {operands.data(), immediates.data(), program.counts[member.space],
                        static_cast<int>(sizes.size()), sizes.data(), strides.data()});
       } catch (const std::exception& error) {
-        auto failure = std::make_shared<const Failure>(Failure{error.what()});
+        auto failure = failure_of(error);
         if (!outcome.raised) outcome.raised = failure;
         outcome.failures.resize(program.slots.size());
         mark_stores(program, batch, member, failure, outcome);

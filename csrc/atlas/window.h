@@ -88,6 +88,15 @@ struct WindowStats {
   std::array<uint64_t, kFlushReasons> flushes{};
 };
 
+// A program that was flushed, for people to look at.
+struct Flushed {
+  FlushReason reason;
+  std::string origin;                // where the flush came from
+  Program program;                   // what was executed of it; without its blocks
+  std::vector<std::string> origins;  // of its instructions
+  Plan plan;
+};
+
 // An operand of an instruction. Elements lie in the order of the space.
 struct View {
   BlockState* block;
@@ -134,6 +143,19 @@ class Window {
   // Throws what a failure is reported as; by default Error. Set once, before any window is used.
   using Raise = void (*)(const Failure&);
   static void set_raise(Raise raise) noexcept { raise_ = raise; }
+
+  // Called at the beginning of each record(), outside all locks, while it is not null.
+  using Hook = void (*)();
+  static void set_before_record(Hook hook) noexcept {
+    before_record_.store(hook, std::memory_order_release);
+  }
+
+  // Keeps what is flushed, for explain. `locate` says where the calling thread is; it is called
+  // outside all locks, and only while some window captures.
+  using Locate = std::string (*)();
+  static void set_locate(Locate locate) noexcept { locate_ = locate; }
+  void start_capture();
+  std::vector<Flushed> end_capture();
 
   // Appends instructions, all or none. Blocks pending in another window must have been synchronised
   // before. `temporaries` are blocks without memory (kBornInside) for values that only these
@@ -185,12 +207,14 @@ class Window {
     std::vector<int32_t> next_access;  // of the same slot, by access
     std::vector<SlotState> slots;
     size_t bytes = 0;
-    bool poisoned = false;  // touches a block that failed
+    bool poisoned = false;             // touches a block that failed
+    std::vector<std::string> origins;  // of instructions, while capturing
     void clear() noexcept;
   };
   struct Compiled {
     Plan plan;
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
+    std::vector<std::vector<uint8_t>> traversals;   // of each operand: loaded, stored or both
   };
   struct Cached {
     Program key;
@@ -205,6 +229,7 @@ class Window {
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
   void raise(const BlockState& block) const;
+  std::string locate() const;  // empty unless capturing
   std::shared_ptr<const Compiled> plan_for(const Program& program);
   std::shared_ptr<const Compiled> compile(const Program& program);
   void evict();
@@ -230,6 +255,8 @@ class Window {
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
   inline static Raise raise_ = &throw_error;
+  inline static Locate locate_ = nullptr;
+  inline static std::atomic<Hook> before_record_{nullptr};
   inline static std::atomic<bool> recording_{true};
 
   Executor& executor_;
@@ -238,6 +265,7 @@ class Window {
   std::atomic<uint64_t> open_;     // number of the open program
   std::atomic<uint64_t> done_{0};  // number of the last program that ran
   std::atomic<bool> empty_{true};
+  std::atomic<bool> capturing_{false};
   Open current_, running_;
 
   // Guarded by executing_.
@@ -245,6 +273,7 @@ class Window {
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
+  std::vector<Flushed> captured_;
 
   WindowStats stats_;  // guarded by lock_
 };
