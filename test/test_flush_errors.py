@@ -1,4 +1,4 @@
-"""Operations that cannot be executed when they are flushed: no memory for a value between groups."""
+"""Operations that find no memory when they are flushed, for a value between two groups."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class TestOutOfMemory(HologramTestCase):
 
             error = raises(hologram.flush, "out of memory", "mul (f32, 4194304 elements)",
                            "HOLOGRAM_MEMORY_LIMIT")
+            assert hologram.stream_stats()["failed"] == 3  # double, y and z
             for _ in range(2):
                 for read in (y.cpu, lambda: y[0].item(), y.data_ptr, z.tolist, lambda: str(z),
                              lambda: z.sum(), lambda: torch.save(y, "/dev/null"),
@@ -59,7 +60,6 @@ class TestOutOfMemory(HologramTestCase):
 
             counts = hologram.stream_stats()
             assert counts["recorded"] == counts["executed"] + counts["failed"], counts
-            assert counts["failed"] == 4, counts
 
             # Overwritten it is a tensor like any other.
             y.fill_(5)
@@ -69,6 +69,7 @@ class TestOutOfMemory(HologramTestCase):
             del taken, y, z, w, v, also, other
             hologram.synchronize()
             assert hologram.memory_allocated() <= (16 << 20) + 1024, hologram.memory_allocated()
+            hologram.empty_cache()  # else `double` lies in the 32 MiB that `taken` had
             double = x * 2
             y = double[1:] - double[:-1]
             del double

@@ -1,4 +1,4 @@
-"""Code that is not ours reads memory that instructions are recorded for: every way to get at it."""
+"""Code that is not ours reads memory that instructions are recorded for, in every way there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from types import ModuleType
 
 import numpy as np
 import torch
-import torch_hologram
 from common import HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -21,6 +20,8 @@ from torch.testing._internal.common_utils import (
     run_tests,
 )
 from torch.utils import cpp_extension
+
+import torch_hologram
 
 hologram = torch.hologram
 N = 1000

@@ -9,6 +9,7 @@ own functions unchanged.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _tensor_dlpack = torch.Tensor.__dlpack__
 _tensor_dlpack_device = torch.Tensor.__dlpack_device__
-_torch_to_dlpack = torch.utils.dlpack.to_dlpack
+_torch_to_dlpack: Callable[..., Any] = torch._C._to_dlpack
 _torch_from_dlpack = torch.utils.dlpack.from_dlpack
 
 _CPU = (int(DLDeviceType.kDLCPU), 0)
@@ -87,10 +88,10 @@ def _dlpack(
     return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy)
 
 
-def _to_dlpack(tensor: torch.Tensor) -> Any:
+def _to_dlpack(tensor: torch.Tensor, **options: Any) -> Any:
     if _is_hologram(tensor):
         _C.export_tensor(tensor)
-    return _torch_to_dlpack(tensor)
+    return _torch_to_dlpack(tensor, **options)
 
 
 @functools.wraps(_torch_from_dlpack)
@@ -133,7 +134,7 @@ def register() -> None:
     if exchange_api is not None:  # None where torch has no C interface
         torch.Tensor.__dlpack_c_exchange_api__ = exchange_api
     _to_dlpack.__doc__ = _torch_to_dlpack.__doc__
-    torch.utils.dlpack.to_dlpack = _to_dlpack  # type: ignore[assignment]
-    torch.to_dlpack = _to_dlpack  # type: ignore[attr-defined]
+    for module in (torch, torch.utils.dlpack):
+        setattr(module, "to_dlpack", _to_dlpack)  # noqa: B010
     torch.utils.dlpack.from_dlpack = _from_dlpack
     torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

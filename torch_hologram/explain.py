@@ -46,7 +46,8 @@ class FlushExplanation:
         device: index of its device.
         reason: as in :func:`torch.hologram.stream_stats`; ``"end"`` for what was still recorded
             when the function returned.
-        origin: the line that made it necessary, such as ``"model.py:12"``, or the autograd function.
+        origin: the line that made it necessary, such as ``"model.py:12"``, or the autograd
+            function.
         recorded: one line per instruction. A block of memory is ``b0``, ``b1`` ... in the order of
             first use, or ``t2`` if nobody can read it after the program. ``b0+16:f32[4]`` is 4
             elements from byte 16 of it, ``b0:f32[]`` one that is broadcast,

@@ -97,9 +97,10 @@ def flush_before(operator: str, on: bool = True) -> None:
 
     A C++ kernel asks its arguments for their data pointers, and must not find memory there that is
     still to be written. Operators that other libraries define are treated like this by themselves,
-    from the moment they are defined; this is for the ones that are not - kernels that replace torch's
-    own for the device - and, with ``on=False``, for operators that only call other operators, or
-    call ``hologram::sync`` (``torch_hologram.h``) where they need it. It holds for the whole process.
+    from the moment they are defined; this is for the ones that are not - kernels that replace
+    torch's own for the device - and, with ``on=False``, for operators that only call other
+    operators, or call ``hologram::sync`` (``torch_hologram.h``) where they need it. It holds for
+    the whole process.
 
     Args:
         operator: ``"namespace::name"``, with all its overloads, or ``"namespace::name.overload"``.
