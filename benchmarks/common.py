@@ -28,6 +28,10 @@ class Case:
 
     operands: device -> the names the statement uses (the device itself is there as `device`).
     bound: largest accepted ratio, or None for a row that is only reported.
+    calls: of the operation in one run of the statement; times are per call.
+
+    What nobody can read any more, the device does not compute: a statement keeps its results until
+    `finish()`, see finish_on.
     """
 
     group: str
@@ -35,6 +39,15 @@ class Case:
     statement: str
     operands: Callable[[torch.device], dict[str, Any]]
     bound: float | None
+    calls: int = 1
+
+
+def finish_on(device: torch.device) -> Callable[[], None]:
+    """What waits until the results of a statement have been computed."""
+    if device.type == "cpu":
+        return lambda: None
+    synchronize: Callable[[], None] = torch.get_device_module(device).synchronize
+    return synchronize
 
 
 @dataclass
@@ -89,12 +102,16 @@ def _repetitions(timer: timeit.Timer) -> int:
         number *= 4
 
 
+def namespace(case: Case, device: torch.device) -> dict[str, Any]:
+    """The names that a case's statement uses."""
+    return {"torch": torch, "device": device, "finish": finish_on(device), **case.operands(device)}
+
+
 def measure(case: Case, device: torch.device, threads: int, pairs: int = PAIRS) -> Row:
     """Time a case in `pairs` interleaved pairs; which side goes first alternates."""
     cpu = torch.device("cpu")
     cpu_timer, device_timer = (
-        timeit.Timer(case.statement, globals={"torch": torch, "device": d, **case.operands(d)})
-        for d in (cpu, device)
+        timeit.Timer(case.statement, globals=namespace(case, d)) for d in (cpu, device)
     )
     number = max(_repetitions(cpu_timer), _repetitions(device_timer))
     cpu_seconds, device_seconds = [], []
@@ -113,8 +130,8 @@ def measure(case: Case, device: torch.device, threads: int, pairs: int = PAIRS) 
         case.name,
         threads,
         case.bound,
-        cpu=1e6 * float(np.median(cpu_seconds)),
-        device=1e6 * float(np.median(device_seconds)),
+        cpu=1e6 * float(np.median(cpu_seconds)) / case.calls,
+        device=1e6 * float(np.median(device_seconds)) / case.calls,
         ratio=float(np.median(ratios)),
         low=low,
         high=high,
@@ -179,6 +196,14 @@ def text_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * 2 + ["---:"] * (len(header) - 2)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
+
+
+def replace_section(path: Path, name: str, content: str) -> None:
+    """Puts `content` between the comments `begin: name` and `end: name` of a Markdown file."""
+    begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+    before, rest = path.read_text().split(begin)
+    after = rest.split(end)[1]
+    path.write_text(before + begin + content + end + after)
 
 
 def plot(rows: Sequence[Row], title: str, path: Path) -> None:

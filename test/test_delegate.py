@@ -546,7 +546,8 @@ class TestLists(DelegateTestCase):
             lambda x, y: (torch._foreach_zero_(x), x)[1],
             lambda x, y: (torch._foreach_neg_(x), x)[1],
         ):
-            self.check(function, tensors, others)
+            # Most of them are the device's own operations, with functions and roundings of its own.
+            self.check(function, tensors, others, exact=False)
 
     def test_in_place_keeps_storage_and_versions(self):
         tensors = [torch.ones(3, device="hologram") for _ in range(3)]
@@ -568,13 +569,13 @@ class TestLists(DelegateTestCase):
             lambda x: torch.block_diag(x, x[:1]),
             lambda x: torch.cartesian_prod(x[0], x[1]),
             lambda x: torch.gradient(x),
-            lambda x: torch._foreach_exp([x, x[1:]]),
         ):
             self.check(function, x)
+        self.check(lambda x: torch._foreach_exp([x, x[1:]]), x, exact=False)  # the device's own exp
 
     @parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad"])
     def test_fused_optimizers(self, kind):
-        """One call for all parameters; the CPU's fused kernel, bit for bit."""
+        """One call for all parameters: recorded, or Adagrad's to the CPU's fused kernel."""
         options = {"SGD": {"lr": 0.1, "momentum": 0.9}}.get(kind, {"lr": 0.1})
         weights = {}
         for device in DEVICES:
@@ -591,12 +592,13 @@ class TestLists(DelegateTestCase):
                 (network(x) ** 2).mean().backward()
                 optimizer.step()
             if device == "hologram":
-                calls = torch.hologram.fallback_report().operators("delegated")
+                how = "delegated" if kind == "Adagrad" else "native"
+                calls = torch.hologram.fallback_report().operators(how)
                 fused = {name: n for name, n in calls.items() if "_fused_" in name}
                 self.assertEqual(list(fused.values()), [3], msg=str(fused))
             self.assertEqual([p.data_ptr() for p in network.parameters()], addresses)
             weights[device] = [p.detach().cpu() for p in network.parameters()]
-        self.assertEqual(weights["hologram"], weights["cpu"], rtol=0, atol=0)
+        self.assertEqual(weights["hologram"], weights["cpu"])
 
     @parametrize("kind", ["Adam", "SGD", "RMSprop", "Adadelta", "NAdam", "LBFGS"])
     def test_optimizers(self, kind):

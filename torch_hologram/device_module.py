@@ -65,10 +65,12 @@ from torch_hologram.random import (
 )
 from torch_hologram.recording import (
     eager,
+    float_contraction,
     flush,
     flush_before,
     is_eager,
     reset_stream_stats,
+    set_float_contraction,
     stream_stats,
 )
 from torch_hologram.streams import (
@@ -116,6 +118,7 @@ __all__ = [
     "empty_cache",
     "explain",
     "fallback_report",
+    "float_contraction",
     "flush",
     "flush_before",
     "get_amp_supported_dtype",
@@ -151,6 +154,7 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_fallback_mode",
+    "set_float_contraction",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",

@@ -17,7 +17,16 @@ from torch_hologram._device import DEVICE_TYPE, device_index, is_initialized
 if TYPE_CHECKING:
     from torch_hologram._device import Device
 
-__all__ = ["eager", "flush", "flush_before", "is_eager", "reset_stream_stats", "stream_stats"]
+__all__ = [
+    "eager",
+    "float_contraction",
+    "flush",
+    "flush_before",
+    "is_eager",
+    "reset_stream_stats",
+    "set_float_contraction",
+    "stream_stats",
+]
 
 
 def flush(device: Device = None) -> None:
@@ -29,7 +38,9 @@ def flush(device: Device = None) -> None:
     Raises:
         RuntimeError: there is no device of that index, or a recorded operation fails.
     """
-    if is_initialized():
+    if device is None:
+        _C.flush_current()
+    elif is_initialized():
         _C.flush(device_index(device))
 
 
@@ -73,6 +84,27 @@ def reset_stream_stats(device: Device = None) -> None:
 def is_eager() -> bool:
     """Returns whether every operation is executed at once, see :func:`eager`."""
     return not _C.recording()
+
+
+def float_contraction() -> bool:
+    """Returns whether products and sums may be rounded once, see :func:`set_float_contraction`."""
+    return _C.contracting()
+
+
+def set_float_contraction(on: bool) -> None:
+    """Allows, or forbids again, that ``a * b + c``, ``a * b - c`` and ``c - a * b`` round once.
+
+    Without it, which is the default, a fused program has the bits of its operations run one by
+    one. With it a product that only a sum or difference of the same program needs is not rounded
+    on its own, in float32 and float64: somewhat faster and more accurate. The bits then depend on
+    what was recorded together, but not on the processor or the number of threads. Operations in
+    bfloat16 and float16 are rounded one by one in any case. It holds for all threads and devices;
+    what has been recorded before is executed first.
+    """
+    if is_initialized():
+        for index in range(_C.device_count()):
+            _C.flush(index)
+    _C.set_contracting(bool(on))
 
 
 @contextmanager

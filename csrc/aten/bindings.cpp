@@ -21,6 +21,7 @@
 #include "aten/pointwise.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/threads.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
 #include "atlas/device.h"
@@ -141,6 +142,9 @@ void bind(py::module_& m) {
   m.def(
       "synchronize", [](int64_t index) { hologram::device(checked(index)).synchronize(); },
       py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize_current", [] { hologram::device(check_device(-1)).synchronize(); },
+      py::call_guard<py::gil_scoped_release>());
 
   m.def("current_stream", [](int64_t index) {
     const auto device = checked(index);
@@ -220,8 +224,19 @@ void bind(py::module_& m) {
     start_capture(checked(index), std::move(skipped));
   });
   m.def("end_capture", [](int64_t index) { return end_capture(checked(index)); });
+  // Of the current device, if any has been used.
+  m.def(
+      "flush_current",
+      [] {
+        if (is_initialized() && !in_forked_child()) {
+          hologram::device(check_device(-1)).window().flush(FlushReason::user);
+        }
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);
+  m.def("contracting", &Window::contracting);
+  m.def("set_contracting", &Window::set_contracting);
   m.def("reset_stream_stats",
         [](int64_t index) { hologram::device(checked(index)).window().reset_stats(); });
   m.def("stream_stats", [](int64_t index) {
@@ -355,6 +370,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
   hologram::aten::guard_foreign_operators();
+  hologram::aten::use_torch_threads();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
 }

@@ -95,22 +95,21 @@ void release_device_bytes(void* context) {
   }
 }
 
-// Runs an allocation of the core and turns its error into torch's, which names the device. What
-// recorded instructions hold is given back first.
+// Runs an allocation of the core and turns its error into torch's, which names the device. Before
+// it gives up, it has what is recorded executed: instructions hold blocks that the user has freed.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
-  if (Window& window = hologram::device(device).window(); !window.empty()) {
+  while (true) {
+    Window& window = hologram::device(device).window();
+    const bool hopeless = window.empty();
     try {
       return allocate();
-    } catch (const OutOfMemory&) {
-      window.flush(FlushReason::memory);
+    } catch (const OutOfMemory& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, !hopeless, error.what(), " The device is ",
+                       hologram_device(device), ".");
     }
-  }
-  try {
-    return allocate();
-  } catch (const OutOfMemory& error) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " The device is ",
-                     hologram_device(device), ".");
+    device_memory(device).forget_refusal();
+    window.flush(FlushReason::memory);
   }
 }
 

@@ -44,33 +44,39 @@ View scaled(Builder& b, View x, View factor) {
   return b.apply(Op::mul, {x, factor});
 }
 
+// x * y + z with one rounding, as torch's kernels have it; of integers modulo 2^n.
+View multiply_add(Builder& b, View x, View y, View z) {
+  return b.integral() ? b.apply(Op::add, {scaled(b, x, y), z}) : b.apply(Op::fma, {x, y, z});
+}
 // self + alpha * other
-constexpr Composite kAdd{kNumbers, [](Builder& b, const View* in) {
-                           b.apply(Op::add, {in[0], scaled(b, in[1], in[2])});
-                         }};
-constexpr Composite kSub{kNumbers, [](Builder& b, const View* in) {
-                           b.apply(Op::sub, {in[0], scaled(b, in[1], in[2])});
-                         }};
+constexpr Composite kAdd{kNumbers,
+                         [](Builder& b, const View* in) { multiply_add(b, in[2], in[1], in[0]); },
+                         kParameter | kRoundsNumbers | kCpuNumbers};
+constexpr Composite kSub{kAdd.dtypes, kAdd.build, kAdd.traits | kNoBool};  // alpha is negated
 // self + value * a * b
-constexpr Composite kAddcmul{kNumbers, [](Builder& b, const View* in) {
-                               const View left = scaled(b, in[1], in[3]);
-                               b.apply(Op::add, {in[0], b.apply(Op::mul, {left, in[2]})});
-                             }};
+constexpr Composite kAddcmul{
+    kNumbers,
+    [](Builder& b, const View* in) { multiply_add(b, scaled(b, in[1], in[3]), in[2], in[0]); },
+    kParameter};
 // self + value * a / b
-constexpr Composite kAddcdiv{kReals, [](Builder& b, const View* in) {
+constexpr Composite kAddcdiv{kReals,
+                             [](Builder& b, const View* in) {
                                const View left = scaled(b, in[1], in[3]);
                                b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
-                             }};
-// Weight below 0.5: self + weight * (end - self), else end - (end - self) * (1 - weight).
-constexpr Composite kLerpLow{kReals, [](Builder& b, const View* in) {
-                               const View span = b.apply(Op::sub, {in[1], in[0]});
-                               b.apply(Op::add, {in[0], b.apply(Op::mul, {in[2], span})});
-                             }};
-constexpr Composite kLerpHigh{kReals, [](Builder& b, const View* in) {
-                                const View span = b.apply(Op::sub, {in[1], in[0]});
-                                const View rest = b.apply(Op::sub, {b.number(1), in[2]});
-                                b.apply(Op::sub, {in[1], b.apply(Op::mul, {span, rest})});
-                              }};
+                             },
+                             kParameter};
+// Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self). The third
+// operand is the coefficient.
+constexpr Composite kLerpLow{kReals,
+                             [](Builder& b, const View* in) {
+                               multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[0]);
+                             },
+                             kParameter | kOneDtype};
+constexpr Composite kLerpHigh{kReals,
+                              [](Builder& b, const View* in) {
+                                multiply_add(b, in[2], b.apply(Op::sub, {in[1], in[0]}), in[1]);
+                              },
+                              kParameter | kOneDtype};
 // x / (1 + exp(-x))
 constexpr Composite kSilu{kReals, [](Builder& b, const View* in) {
                             const View e = b.apply(Op::exp, {b.apply(Op::neg, {in[0]})});
@@ -92,14 +98,15 @@ constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
 // grad * (1 - y * y)
 constexpr Composite kTanhBackward{
     kReals, [](Builder& b, const View* in) {
-      const View square = b.apply(Op::mul, {in[1], in[1]});
-      b.apply(Op::mul, {in[0], b.apply(Op::sub, {b.number(1), square})});
+      b.apply(Op::mul, {in[0], subtract_product(b, in[1], in[1], b.number(1))});
     }};
 // 0 where x <= threshold, else grad.
-constexpr Composite kThresholdBackward{kNumbers, [](Builder& b, const View* in) {
+constexpr Composite kThresholdBackward{kNumbers,
+                                       [](Builder& b, const View* in) {
                                          const View cut = b.apply(Op::le, {in[1], in[2]});
                                          b.apply(Op::where, {cut, b.number(0), in[0]});
-                                       }};
+                                       },
+                                       kParameter};
 // x * 0.5 * (1 + erf(x / sqrt 2))
 constexpr Composite kGelu{
     kReals, [](Builder& b, const View* in) {
@@ -122,7 +129,8 @@ constexpr Composite kGeluTanh{kReals, [](Builder& b, const View* in) {
                               }};
 // grad * (cdf + x * pdf)
 constexpr Composite kGeluBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View x = in[1];
       const View e = b.apply(Op::erf, {b.apply(Op::mul, {x, b.number(M_SQRT1_2)})});
       const View cdf = b.apply(Op::mul, {b.apply(Op::add, {e, b.number(1)}), b.number(0.5)});
@@ -131,9 +139,11 @@ constexpr Composite kGeluBackward{
           b.apply(Op::mul, {b.apply(Op::exp, {power}), b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5)});
       const View slope = b.apply(Op::add, {cdf, b.apply(Op::mul, {x, pdf})});
       b.apply(Op::mul, {in[0], slope});
-    }};
+    },
+    kOneDtype};
 constexpr Composite kGeluTanhBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View x = in[1];
       const View t = gelu_tanh(b, x);
       const View left = b.apply(Op::mul, {x, b.number(0.5)});
@@ -146,7 +156,8 @@ constexpr Composite kGeluTanhBackward{
       const View right_slope =
           b.apply(Op::mul, {b.apply(Op::mul, {left, tanh_slope}), inner_slope});
       b.apply(Op::mul, {in[0], b.apply(Op::add, {left_slope, right_slope})});
-    }};
+    },
+    kOneDtype};
 // clamp of one side: the other bound is out of the way.
 constexpr Composite kClampMin{kReals, [](Builder& b, const View* in) {
                                 b.apply(Op::clamp, {in[0], in[1], b.number(INFINITY)});
@@ -157,10 +168,39 @@ constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
-// other - alpha * self
-constexpr Composite kRsub{kNumbers, [](Builder& b, const View* in) {
-                            b.apply(Op::sub, {in[1], scaled(b, in[0], in[2])});
-                          }};
+// Powers, as torch's kernel computes them.
+constexpr Composite kSquare{kNumbers,
+                            [](Builder& b, const View* in) {
+                              b.apply(Op::mul, {in[0], in[0]});
+                            },
+                            kRoundsEach};
+constexpr Composite kCube{kNumbers,
+                          [](Builder& b, const View* in) {
+                            b.apply(Op::mul, {b.apply(Op::mul, {in[0], in[0]}), in[0]});
+                          },
+                          kRoundsEach};
+constexpr Composite kInverseSquare{kReals,
+                                   [](Builder& b, const View* in) {
+                                     b.apply(Op::reciprocal, {b.apply(Op::mul, {in[0], in[0]})});
+                                   },
+                                   kRoundsEach};
+constexpr Composite kSquareRoot{kReals,
+                                [](Builder& b, const View* in) { b.apply(Op::sqrt, {in[0]}); }};
+constexpr Composite kInverseSquareRoot{
+    kReals, [](Builder& b, const View* in) { b.apply(Op::rsqrt, {in[0]}); }};
+constexpr Composite kInverse{kReals,
+                             [](Builder& b, const View* in) { b.apply(Op::reciprocal, {in[0]}); }};
+
+// Null where it is pow that torch computes.
+const Composite* power_composite(double exponent, at::ScalarType type) {
+  if (exponent == 2) return &kSquare;
+  if (type == at::kHalf) return nullptr;
+  if (exponent == 3) return &kCube;
+  if (exponent == -2) return &kInverseSquare;
+  if (exponent == 0.5) return &kSquareRoot;
+  if (exponent == -0.5) return &kInverseSquareRoot;
+  return exponent == -1 ? &kInverse : nullptr;
+}
 
 // The forms of an operator. A tag names the overload that is delegated to.
 
@@ -211,27 +251,52 @@ HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
 HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
 HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
 HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
-HOLOGRAM_TAG(rsub_tag, "aten::rsub", "Tensor");
 #undef HOLOGRAM_TAG
 
 // lerp chooses its formula by the weight.
+bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                  const Tensor& end, const Scalar& weight) {
+  if (weight.isComplex()) {
+    return false;
+  }
+  const auto number = weight.to<double>();
+  if (std::abs(number) < 0.5) {
+    return attempt(here, kLerpLow, out, fresh, self, end, weight);
+  }
+  // In the precision in which torch computes.
+  const double coefficient = self.scalar_type() == c10::ScalarType::Double
+                                 ? number - 1
+                                 : static_cast<double>(static_cast<float>(number) - 1.0f);
+  return attempt(here, kLerpHigh, out, fresh, self, end, Scalar(coefficient));
+}
 Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp", "Scalar");
   Tensor fresh;
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  return attempt(here, composite, nullptr, &fresh, self, end, weight)
-             ? fresh
-             : here.delegate(self, end, weight);
+  return attempt_lerp(here, nullptr, &fresh, self, end, weight) ? fresh
+                                                                : here.delegate(self, end, weight);
 }
 Tensor& lerp_(Tensor& self, const Tensor& end, const Scalar& weight) {
   static Service& here = *new Service("aten::lerp_", "Scalar");
-  const auto& composite =
-      !weight.isComplex() && std::abs(weight.to<double>()) < 0.5 ? kLerpLow : kLerpHigh;
-  if (!attempt(here, composite, &self, nullptr, std::as_const(self), end, weight)) {
+  if (!attempt_lerp(here, &self, nullptr, std::as_const(self), end, weight)) {
     here.delegate(self, end, weight);
   }
   return self;
+}
+Tensor& lerp_out(const Tensor& self, const Tensor& end, const Scalar& weight, Tensor& out) {
+  static Service& here = *new Service("aten::lerp", "Scalar_out");
+  if (!attempt_lerp(here, &out, nullptr, self, end, weight)) {
+    here.delegate(self, end, weight, out);
+  }
+  return out;
+}
+
+// other - alpha * self
+Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  static Service& here = *new Service("aten::rsub", "Tensor");
+  Tensor fresh;
+  return record_scaled_add(here.counter, true, other, self, alpha, nullptr, &fresh)
+             ? fresh
+             : here.delegate(self, other, alpha);
 }
 
 Tensor gelu(const Tensor& self, c10::string_view approximate) {
@@ -281,7 +346,31 @@ Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::option
 bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
                        const Scalar& alpha, const Tensor* out, Tensor* fresh) {
   const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(alpha)};
-  if (alpha.isBoolean() || !record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
+  if (!subtract) {
+    if (!record_composite(kAdd, arguments, out, fresh)) return false;
+  } else {
+    if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() ||
+        alpha.type() == at::kUInt64) {
+      return false;
+    }
+    const Scalar negative = -alpha;
+    const std::array<Argument, 3> negated{Argument(self), Argument(other), Argument(negative)};
+    if (!record_composite(kSub, negated, out, fresh)) return false;
+  }
+  note_native(counter);
+  return true;
+}
+
+bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent, const Tensor* out,
+                  Tensor* fresh) {
+  // A fraction makes integers floats.
+  if (exponent.isComplex() || exponent.isBoolean() ||
+      (exponent.isFloatingPoint() && !self.is_floating_point())) {
+    return false;
+  }
+  const Composite* composite = power_composite(exponent.to<double>(), self.scalar_type());
+  const std::array<Argument, 1> arguments{Argument(self)};
+  if (composite == nullptr || !record_composite(*composite, arguments, out, fresh)) {
     return false;
   }
   note_native(counter);
@@ -297,6 +386,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addcdiv.out", &out_form<addcdiv_out_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
   m.impl("lerp.Scalar", &lerp);
   m.impl("lerp_.Scalar", &lerp_);
+  m.impl("lerp.Scalar_out", &lerp_out);
   m.impl("silu", &functional_form<silu_tag, kSilu, Tensor>);
   m.impl("silu_", &inplace_form<silu_inplace_tag, kSilu>);
   m.impl("silu.out", &out_form<silu_out_tag, kSilu, Tensor>);
@@ -314,7 +404,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("clamp_min_", &inplace_form<clamp_min_inplace_tag, kClampMin, Scalar>);
   m.impl("clamp_max", &functional_form<clamp_max_tag, kClampMax, Tensor, Scalar>);
   m.impl("clamp_max_", &inplace_form<clamp_max_inplace_tag, kClampMax, Scalar>);
-  m.impl("rsub.Tensor", &functional_form<rsub_tag, kRsub, Tensor, Tensor, Scalar>);
+  m.impl("rsub.Tensor", &rsub);
 }
 
 }  // namespace hologram::aten

@@ -37,6 +37,14 @@ bool is_plain_copy(const Tensor& self, const Tensor& src) {
          !has_names(to) && !has_names(from);
 }
 
+// Which is torch's to refuse.
+bool shares_a_part(const Tensor& self, const Tensor& src, size_t nbytes) {
+  const auto to = reinterpret_cast<uintptr_t>(self.unsafeGetTensorImpl()->data());
+  const auto from = reinterpret_cast<uintptr_t>(src.unsafeGetTensorImpl()->data());
+  if (to == from) return self.strides() != src.strides();
+  return to < from + nbytes && from < to + nbytes;
+}
+
 at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   static auto& counter = op_counter("aten::copy_");
   if (C10_LIKELY(on_host_memory(self) && on_host_memory(src))) {
@@ -45,12 +53,13 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
       return self;
     }
     const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
-    if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src))) {
+    if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src) &&
+                   !shares_a_part(self, src, nbytes))) {
       note_native(counter);
       if (nbytes != 0) {
         synchronize_storage(self.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
         synchronize_storage(src.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
-        // memmove: two views may share bytes.
+        // memmove: onto itself.
         std::memmove(self.unsafeGetTensorImpl()->mutable_data(), src.unsafeGetTensorImpl()->data(),
                      nbytes);
       }

@@ -67,6 +67,15 @@ class OperatorDelegate {
     return std::move(stack.back()).toTensor();
   }
 
+  // The same for an operator without results.
+  template <class... Args>
+  void run(Args&&... args) const {
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(args));
+    (stack.emplace_back(std::forward<Args>(args)), ...);
+    call(&stack);
+  }
+
  private:
   void call(torch::jit::Stack* stack) const;
   c10::OperatorHandle op_;

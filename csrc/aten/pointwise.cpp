@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -26,6 +27,9 @@ using at::Tensor;
 // Records out = op(operands). `out` is null for a functional call, whose result is left in `fresh`.
 template <class... In>
 bool record(Op op, OpCounter& counter, const Tensor* out, Tensor* fresh, const In&... in) {
+  if constexpr (std::is_same_v<std::tuple<In...>, std::tuple<Tensor, at::Scalar>>) {
+    if (op == Op::pow && record_power(counter, in..., out, fresh)) return true;
+  }
   bool recorded = false;
   if constexpr (sizeof...(In) <= 2 && (std::is_same_v<In, Tensor> && ...)) {
     const Tensor* operands[] = {&in..., nullptr};
@@ -57,7 +61,8 @@ Service* served = nullptr;
 
 // torch refuses some other ones, such as True and, for integers, 1.0.
 bool is_one(const at::Scalar& alpha) {
-  return alpha.isIntegral(/*includeBool=*/false) && alpha.toLong() == 1;
+  return alpha.isIntegral(/*includeBool=*/false) && alpha.type() != at::kUInt64 &&
+         alpha.toLong() == 1;
 }
 
 // The kernels of an overload whose operands are `In`, tensors or numbers.

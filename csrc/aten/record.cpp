@@ -47,9 +47,23 @@ bool supported(Op op, DType dtype) {
   return info.supports(dtype) || (is_half(dtype) && info.supports(DType::f32));
 }
 
-// Operations that compute integers in float32.
+// Operations that compute integers in float32. The others of real numbers are something else of
+// integers.
 bool makes_floats(Op op) {
-  return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0 && op != Op::pow;
+  switch (op) {
+    case Op::pow:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc: return false;
+    default: return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0;
+  }
+}
+
+// Operations whose result has to have the dtype of `out`; the others convert it.
+bool wants_exact_out(Op op) {
+  return op == Op::where ||
+         (op_info(op).arity == 1 && !makes_floats(op) && !op_info(op).has(kPredicate));
 }
 
 // The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
@@ -64,12 +78,14 @@ Block* recordable_block(const c10::TensorImpl* tensor) {
   return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block : nullptr;
 }
 
-// Results may share memory with an operand of their size only exactly.
+// Results may share memory with an operand of their size only exactly, in torch's eyes with the
+// same strides, also those of dimensions of size 1.
 bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
   const auto o = reinterpret_cast<uintptr_t>(out->data());
   const auto i = reinterpret_cast<uintptr_t>(in->data());
+  if (o == i) return out != in && out->strides() != in->strides();
   const auto nbytes = static_cast<size_t>(in->numel()) * in->itemsize();
-  return o != i && o < i + nbytes && i < o + nbytes;
+  return o < i + nbytes && i < o + nbytes;
 }
 
 View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype) {
@@ -91,14 +107,14 @@ Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
 
 // Whether an operation on halves takes a number as it is; the others round it like a tensor.
 bool keeps_number(Op op) {
-  switch (op) {
-    case Op::add:
-    case Op::sub:
-    case Op::mul:
-    case Op::div:
-    case Op::pow: return true;
-    default: return false;
-  }
+  return op == Op::mul || op == Op::div;
+}
+
+// A number as a T, as torch converts the 0-dim tensor it stands for: out of range gives infinity.
+template <class T>
+T number_as(const at::Scalar& number) {
+  return number.isFloatingPoint() ? static_cast<T>(number.toDouble())
+                                  : static_cast<T>(number.toLong());
 }
 
 // The bits of a number in the class in which groups compute for `dtype`.
@@ -106,25 +122,43 @@ uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
   switch (class_of(dtype)) {
     case ComputeClass::f32: {
-      auto value = number.to<float>();
+      auto value = dtype == DType::b8 ? 0.0f : number.to<float>();
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
       if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
-      if (dtype == DType::b8) value = number.to<bool>() ? 1.0f : 0.0f;
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::f64: {
-      const auto value = number.to<double>();
+      const auto value = number_as<double>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
     case ComputeClass::i64: {
-      const auto value = number.to<int64_t>();
+      const auto value = number_as<int64_t>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
   }
   return bits;
+}
+
+// Others are torch's business: complex, symbolic, and integers that only uint64 has.
+bool is_plain_number(const at::Scalar& number) {
+  return !number.isComplex() && !number.isSymbolic() && number.type() != c10::ScalarType::UInt64;
+}
+
+// Whether a number has a value in the dtype. What becomes of others, an infinity or an error, is
+// the business of torch's kernels.
+bool has_value(const at::Scalar& number, DType dtype) {
+  if (!is_plain_number(number)) return false;
+  if (class_of(dtype) == ComputeClass::i64) return number.isIntegral(/*includeBool=*/true);
+  if (dtype == DType::f64 || dtype == DType::b8) return true;
+  const double value = std::abs(number.to<double>());
+  const float most = dtype == DType::f16    ? float{std::numeric_limits<c10::Half>::max()}
+                     : dtype == DType::bf16 ? float{std::numeric_limits<c10::BFloat16>::max()}
+                                            : std::numeric_limits<float>::max();
+  const bool vanishes = value != 0 && static_cast<float>(value) == 0;
+  return !vanishes && (!(value > double{most}) || std::isinf(value));
 }
 
 View immediate(uint64_t bits, DType dtype) {
@@ -162,24 +196,14 @@ bool has_number(const c10::TensorImpl* tensor) {
   }
 }
 
+constexpr size_t kMostArguments = 4;
+
 // The operands of one operation on their way to the window.
 struct Space {
   Sizes sizes;
   int64_t count = 1;
-  std::array<Sizes, 4> strides;  // bytes, of the result and the operands
+  std::array<Sizes, 1 + kMostArguments> strides;  // bytes, of the result and the operands
 };
-
-// Whether the memory of a tensor runs in the order of its dimensions, broadcast ones aside. torch
-// makes the result of such tensors contiguous.
-bool runs_in_order(const c10::TensorImpl* tensor) {
-  int64_t outer = std::numeric_limits<int64_t>::max();
-  for (int64_t d = 0; d < tensor->dim(); ++d) {
-    if (tensor->size(d) == 1 || tensor->stride(d) == 0) continue;
-    if (tensor->stride(d) > outer) return false;
-    outer = tensor->stride(d);
-  }
-  return true;
-}
 
 // Whether tensors lie in memory the same way and fill it: their elements can be taken in its order.
 bool same_and_dense(const c10::TensorImpl* a, const c10::TensorImpl* b) {
@@ -197,6 +221,90 @@ Sizes byte_strides(const c10::TensorImpl* tensor, c10::IntArrayRef sizes) {
     }
   }
   return strides;
+}
+
+bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != item) return false;
+    item *= sizes[d];
+  }
+  return true;
+}
+
+// The strides that torch gives the result of an operation over `sizes`, in elements; empty for a
+// contiguous one. `converted` says of each operand whether torch makes a copy of another dtype
+// first, `with_number` whether one operand is a number, which counts as a 0-dim tensor. As
+// TensorIterator does it: the result runs through memory as the operands do, the first one that has
+// an opinion on a pair of dimensions deciding.
+Sizes result_strides(c10::ArrayRef<const c10::TensorImpl*> tensors, c10::ArrayRef<bool> converted,
+                     c10::IntArrayRef sizes, bool with_number) {
+  const auto rank = sizes.size();
+  bool one_shape = !(with_number && rank != 0), contiguous = true, channels_last = true;
+  bool alike = true;
+  Sizes last;
+  c10::SmallVector<Sizes, 4> steps;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto* tensor = tensors[i];
+    if (tensor == nullptr) continue;
+    Sizes strides(tensor->strides().begin(), tensor->strides().end());
+    if (tensor->is_non_overlapping_and_dense() || !converted[i]) {
+      contiguous = contiguous && tensor->is_contiguous();
+      channels_last = channels_last && tensor->is_contiguous(c10::MemoryFormat::ChannelsLast);
+      alike = alike && tensor->is_non_overlapping_and_dense();
+    } else {
+      const auto dense = at::infer_dense_strides(tensor->sizes(), tensor->strides());
+      strides.assign(dense.begin(), dense.end());
+      contiguous = contiguous && is_dense(tensor->sizes(), strides, 1);
+      channels_last = false;
+    }
+    one_shape = one_shape && tensor->sizes() == sizes;
+    alike = alike && (steps.empty() || strides == last);
+    last = strides;
+    Sizes wide(rank, 0);  // 0 where the tensor is broadcast
+    const auto missing = rank - strides.size();
+    for (size_t d = missing; d < rank; ++d) {
+      const auto size = tensor->size(static_cast<int64_t>(d - missing));
+      if (size != 1 || sizes[d] == 1) wide[d] = strides[d - missing] * tensor->itemsize();
+    }
+    steps.push_back(std::move(wide));
+  }
+  if (one_shape) {
+    if (contiguous) return {};
+    if (channels_last) {
+      const auto strides = c10::get_channels_last_strides_2d(sizes);
+      return {strides.begin(), strides.end()};
+    }
+    if (alike) return last;
+  }
+  // Whether dimension a comes after b, counted from the fastest: 1; before: -1; 0: no opinion.
+  const auto compare = [&](size_t a, size_t b) {
+    for (const Sizes& strides : steps) {
+      if (strides[a] == 0 || strides[b] == 0) continue;
+      if (strides[a] != strides[b]) return strides[a] < strides[b] ? -1 : 1;
+      if (sizes[a] > sizes[b]) return 1;
+    }
+    return 0;
+  };
+  c10::SmallVector<size_t, 6> order;  // of the dimensions, the fastest first
+  for (size_t d = rank; d-- > 0;) order.push_back(d);
+  for (size_t i = 1; i < rank; ++i) {
+    for (size_t a = i, b = i; a-- > 0;) {
+      const int comparison = compare(order[a], order[b]);
+      if (comparison < 0) break;
+      if (comparison == 0) continue;
+      std::swap(order[a], order[b]);
+      b = a;
+    }
+  }
+  bool inverted = true;
+  Sizes strides(rank, 1);
+  int64_t next = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    inverted = inverted && order[i] == rank - 1 - i;
+    strides[order[i]] = next;
+    next *= sizes[order[i]];
+  }
+  return inverted ? Sizes{} : strides;
 }
 
 // Joins neighbouring dimensions that every operand steps through in one stride.
@@ -249,21 +357,19 @@ bool is_same_view(const c10::TensorImpl* a, const c10::TensorImpl* b) {
                     a->sizes() == b->sizes() && a->strides() == b->strides());
 }
 
-bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t item) {
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (sizes[d] != 1 && strides[d] != item) return false;
-    item *= sizes[d];
-  }
-  return true;
-}
-
 // How an operation treats its operands.
 struct Rule {
   DTypeSet dtypes;
-  bool condition;      // the first operand is a bool of its own
-  bool predicate;      // the result is bool
-  bool makes_floats;   // of integers
-  bool keeps_numbers;  // numbers are not rounded to half precision
+  bool condition;        // the first operand is a bool of its own
+  bool predicate;        // the result is bool
+  bool makes_floats;     // of integers
+  bool keeps_numbers;    // numbers are not rounded to half precision
+  bool exact_out;        // the result is not converted to the dtype of `out`
+  bool no_bool;          // bool operands are refused
+  bool one_dtype;        // tensors of different dtypes are refused
+  bool parameter;        // the last operand is a number that has no say in the dtype
+  bool number_operands;  // numbers are operands like 0-dim tensors, in torch's eyes
+  bool cpu_numbers;      // 0-dim CPU tensors are taken as numbers
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -272,12 +378,13 @@ struct Prepared {
   DType dtype;
   Space space;
   View out;
-  std::array<View, 4> in;
+  std::array<View, kMostArguments> in;
 };
 
 // False, with nothing done, where torch's kernel has to do it.
 bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
              Prepared& prepared) {
+  TORCH_INTERNAL_ASSERT_DEBUG_ONLY(in.size() <= kMostArguments);
   // Dtype and device.
   at::native::ResultTypeState types = {};
   std::optional<c10::DeviceIndex> device;
@@ -289,16 +396,26 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   for (size_t i = 0; i < in.size(); ++i) {
     const bool condition = i == 0 && rule.condition;
     if (in[i].tensor == nullptr) {
-      if (in[i].scalar->isComplex() || in[i].scalar->isSymbolic()) return false;
-      types = at::native::update_result_type_state(*in[i].scalar, types);
+      const at::Scalar& number = *in[i].scalar;
+      const bool parameter = rule.parameter && i + 1 == in.size();
+      if (!is_plain_number(number) || ((rule.no_bool || parameter) && number.isBoolean())) {
+        return false;
+      }
+      if (!parameter) types = at::native::update_result_type_state(number, types);
       continue;
+    }
+    const auto type = in[i].tensor->scalar_type();
+    if ((rule.no_bool && type == c10::ScalarType::Bool) ||
+        (rule.one_dtype && in[0].tensor != nullptr && type != in[0].tensor->scalar_type())) {
+      return false;
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     if (is_cpu_number(tensor)) {
-      if (condition || !has_number(tensor)) return false;
+      if (condition || !rule.cpu_numbers || !has_number(tensor)) return false;
     } else if (!on_device(tensor)) {
       return false;
     }
+    if (rule.refuses_bools && in[i].tensor->scalar_type() == c10::ScalarType::Bool) return false;
     if (condition) {
       if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
     } else {
@@ -316,21 +433,31 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   if (!dtype || (rule.dtypes & dtype_bit(is_half(*dtype) ? DType::f32 : *dtype)) == 0) {
     return false;
   }
+  for (const auto& argument : in) {
+    const bool number = argument.tensor == nullptr;
+    if (!number && !is_cpu_number(argument.tensor->unsafeGetTensorImpl())) continue;
+    if (!has_value(number ? *argument.scalar : number_of(argument.tensor->unsafeGetTensorImpl()),
+                   *dtype)) {
+      return false;
+    }
+  }
   const auto result = rule.predicate ? c10::ScalarType::Bool : common;
-  if (out != nullptr &&
-      (!c10::canCast(result, out->scalar_type()) || !group_dtype(out->scalar_type()))) {
-    return false;
+  if (out != nullptr) {
+    const auto type = out->scalar_type();
+    const bool fits = rule.exact_out ? type == result : c10::canCast(result, type);
+    if (!fits || !group_dtype(type)) return false;
   }
 
   // The iteration space.
   c10::SmallVector<const c10::TensorImpl*, 4> tensors;  // of `in`, null for numbers
   Space& space = prepared.space;
-  bool in_order = true, alike = true;
+  bool alike = true, with_number = false;
   const c10::TensorImpl* first = nullptr;
   for (const auto& argument : in) {
     const auto* tensor =
         argument.tensor == nullptr ? nullptr : argument.tensor->unsafeGetTensorImpl();
     if (tensor == nullptr || is_cpu_number(tensor)) {
+      with_number = with_number || tensor != nullptr || rule.number_operands;
       tensors.push_back(nullptr);
       continue;
     }
@@ -352,7 +479,6 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       const auto wider = at::infer_size_dimvector(space.sizes, tensor->sizes());
       space.sizes.assign(wider.begin(), wider.end());
     }
-    in_order = in_order && runs_in_order(tensor);
     alike = alike && same_and_dense(first, tensor);
   }
   space.count = c10::multiply_integers(space.sizes);
@@ -376,14 +502,20 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       if (status == at::MemOverlapStatus::Full && tensor->dtype() != o->dtype()) return false;
     }
     alike = alike && same_and_dense(first, o);
-  } else if (!in_order && !alike) {
-    return false;  // torch's own rules for the strides of the result
   }
   if (out == nullptr) {
     *fresh = make_result(window, whole, result, *device);
-    if (alike && !fresh->unsafeGetTensorImpl()->strides().equals(first->strides())) {
-      fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, first->strides());
+    std::array<bool, kMostArguments> converted{};
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      converted[i] = tensors[i] != nullptr && !(i == 0 && rule.condition) &&
+                     tensors[i]->dtype() != c10::scalarTypeToTypeMeta(common);
     }
+    const Sizes strides =
+        result_strides(tensors, {converted.data(), tensors.size()}, whole, with_number);
+    if (!strides.empty()) {
+      fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, strides);
+    }
+    alike = alike && same_and_dense(first, fresh->unsafeGetTensorImpl());
     out = fresh;
   }
 
@@ -481,8 +613,17 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
 
 bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh) {
   const OpInfo& info = op_info(op);
-  const Rule rule{info.dtypes, info.has(kCondition), info.has(kPredicate), makes_floats(op),
-                  keeps_number(op)};
+  const Rule rule{.dtypes = info.dtypes,
+                  .condition = info.has(kCondition),
+                  .predicate = info.has(kPredicate),
+                  .makes_floats = makes_floats(op),
+                  .keeps_numbers = keeps_number(op),
+                  .exact_out = wants_exact_out(op),
+                  .no_bool = op == Op::sub,
+                  .one_dtype = false,
+                  .parameter = false,
+                  .number_operands = op != Op::pow,
+                  .cpu_numbers = true};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -510,14 +651,27 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
     return false;
   }
   Prepared prepared;
-  if (!prepare({composite.dtypes, false, false, false, true}, in, out, fresh, prepared)) {
+  const auto has = [&](CompositeTraits trait) { return (composite.traits & trait) != 0; };
+  const Rule rule{.dtypes = composite.dtypes,
+                  .condition = false,
+                  .predicate = false,
+                  .makes_floats = false,
+                  .keeps_numbers = !has(kRoundsEach) && !has(kRoundsNumbers),
+                  .exact_out = false,
+                  .no_bool = has(kNoBool),
+                  .one_dtype = has(kOneDtype),
+                  .parameter = has(kParameter),
+                  .number_operands = false,
+                  .cpu_numbers = has(kCpuNumbers)};
+  if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
-  const DType compute = is_half(prepared.dtype) ? DType::f32 : prepared.dtype;
+  const bool wide = is_half(prepared.dtype) && !has(kRoundsEach);
+  const DType compute = wide ? DType::f32 : prepared.dtype;
   Builder builder(compute, prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());
-  builder.give(prepared.out);
+  builder.give(prepared.out, prepared.dtype);
   prepared.window->record(builder.list(), builder.temporaries());
   return true;
 }
@@ -540,22 +694,54 @@ View Builder::apply(Op op, std::initializer_list<View> in) {
   return result;
 }
 
-void Builder::give(const View& out) {
+void Builder::give(const View& out, DType dtype) {
+  if (dtype != compute_ && dtype != out.dtype) {
+    // `out` is wider than the result, which is rounded nevertheless.
+    list_.back().out.dtype = dtype;
+    const View result = list_.back().out;
+    list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {result, {}, {}}});
+    return;
+  }
   // The last operation writes the result itself.
   list_.back().out = out;
   delete static_cast<Block*>(temporaries_.back());
   temporaries_.pop_back();
 }
 
+void Builder::store(const View& out, const View& value) {
+  list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
+}
+
+DType compute_dtype(DType dtype) {
+  return is_half(dtype) ? DType::f32 : dtype;
+}
+
+Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
+  const auto* first = tensors.front()->unsafeGetTensorImpl();
+  const auto dtype = group_dtype(tensors.front()->scalar_type());
+  if (!dtype || first->numel() == 0) {
+    return nullptr;
+  }
+  for (const auto* tensor : tensors) {
+    const auto* impl = tensor->unsafeGetTensorImpl();
+    if (!is_plain_strided(impl) || impl->device() != first->device() ||
+        impl->dtype() != first->dtype() || !same_and_dense(impl, first)) {
+      return nullptr;
+    }
+    Block* const block = recordable_block(impl);
+    if (block == nullptr) {
+      return nullptr;
+    }
+    *views++ = dense_view(block, impl, *dtype);
+  }
+  return &hologram::device(first->device().index()).window();
+}
+
 bool record_fill(const Tensor& out, const at::Scalar& value) {
   const auto* o = out.unsafeGetTensorImpl();
   const auto dtype = group_dtype(out.scalar_type());
   if (!dtype || !is_plain_strided(o) || !o->is_non_overlapping_and_dense() || o->numel() == 0 ||
-      value.isComplex() || value.isSymbolic() || recordable_block(o) == nullptr) {
-    return false;
-  }
-  // What does not fit is torch's to complain about.
-  if (*dtype == DType::i64 && !value.isIntegral(/*includeBool=*/true)) {
+      !has_value(value, *dtype) || recordable_block(o) == nullptr) {
     return false;
   }
   const Operands operands{kCopy,

@@ -45,8 +45,12 @@ class Builder {
   View number(double value);
   View apply(Op op, std::initializer_list<View> in);
 
-  // Makes `out` the result of what was applied last.
-  void give(const View& out);
+  bool integral() const { return class_of(compute_) == ComputeClass::i64; }
+
+  // Makes `out` the result of what was applied last, rounded to `dtype`.
+  void give(const View& out, DType dtype);
+  // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
+  void store(const View& out, const View& value);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
@@ -61,14 +65,34 @@ class Builder {
   c10::SmallVector<BlockState*, 12> temporaries_;
 };
 
+// How torch's kernel of a composite treats its operands.
+enum CompositeTraits : uint8_t {
+  kPlain = 0,
+  kParameter = 1,      // the last operand is a number that has no say in the dtype, and is not bool
+  kOneDtype = 2,       // tensors of different dtypes are refused
+  kNoBool = 4,         // bool operands are refused
+  kRoundsNumbers = 8,  // numbers are rounded to half precision
+  kRoundsEach = 16,    // values in between too
+  kCpuNumbers = 32,    // 0-dim CPU tensors are taken as numbers; else torch sees to them
+};
+
 // An operation made of rows of the op table: builds the result out of its operands.
 struct Composite {
   DTypeSet dtypes;
   void (*build)(Builder&, const View* in);
+  uint8_t traits = kPlain;
 };
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
                       at::Tensor* fresh);
+
+// The dtype in which a composite computes operands of `dtype`.
+DType compute_dtype(DType dtype);
+
+// Views of tensors of one size, dtype and device that lie in memory the same way and fill it, in
+// the order of memory. Returns the window that instructions on them belong to; null where recording
+// has to leave them to torch's kernel.
+Window* views_alike(at::ArrayRef<const at::Tensor*> tensors, View* views);
 
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);

@@ -8,9 +8,6 @@
 namespace hologram {
 namespace {
 
-// Groups this far apart are not merged into one: looking for what lies between would take too long.
-constexpr size_t kMergeReach = 64;
-
 struct Value {
   size_t group;
   uint16_t node;
@@ -40,6 +37,7 @@ struct Draft {
   std::vector<Load> loads;
   std::vector<ValueId> values;
   std::vector<size_t> after;            // groups that have to be executed before
+  std::vector<size_t> followers{};      // groups that have to be executed after
   std::optional<size_t> merged_into{};  // a later one
 };
 
@@ -105,18 +103,14 @@ class Canonicaliser {
   bool merge(size_t from, size_t into) {
     Draft& source = drafts_[from];
     Draft& target = drafts_[into];
-    if (into - from > kMergeReach || source.space != target.space ||
-        source.compute_class != target.compute_class ||
+    if (source.space != target.space || source.compute_class != target.compute_class ||
         (source.shape != 0 && target.shape != 0 && source.shape != target.shape) ||
         source.nodes.size() + target.nodes.size() + 8 > kMostNodes ||
         source.accesses.size() + target.accesses.size() + 4 > kMostOperands) {
       return false;
     }
-    for (size_t i = from + 1; i <= into; ++i) {
-      const auto& after = drafts_[i].after;
-      for (const size_t before : after) {
-        if (root(before) == from) return false;
-      }
+    for (const size_t follower : source.followers) {
+      if (root(follower) <= into) return false;
     }
     const auto base = static_cast<uint16_t>(target.nodes.size());
     for (Node node : source.nodes) {
@@ -143,6 +137,8 @@ class Canonicaliser {
       target.values.push_back(id);
     }
     target.after.insert(target.after.end(), source.after.begin(), source.after.end());
+    target.followers.insert(target.followers.end(), source.followers.begin(),
+                            source.followers.end());
     if (target.shape == 0) target.shape = source.shape;
     source = Draft(source.compute_class, source.space);
     source.merged_into = into;
@@ -339,7 +335,9 @@ class Canonicaliser {
     const Constraints bounds = constraints(instruction, group);
     for (const auto* list : {&bounds.strict, &bounds.weak, &bounds.values}) {
       for (const size_t before : *list) {
-        if (before != group) drafts_[group].after.push_back(before);
+        if (before == group) continue;
+        drafts_[group].after.push_back(before);
+        drafts_[before].followers.push_back(group);
       }
     }
     if (drafts_[group].shape == 0) drafts_[group].shape = shape;
@@ -472,9 +470,69 @@ class Canonicaliser {
       group.nodes.push_back({NodeKind::store, Op{}, program_.accesses[value.access].dtype,
                              renamed[value.node], place});
     }
+    if (program_.contracts) contract(group);
     group.immediates = static_cast<int>(member.immediates.size());
     batch.members.push_back(std::move(member));
     return batch;
+  }
+
+  // Makes one node of a product and the sum or difference that alone needs it.
+  static void contract(Group& group) {
+    const DType own = group.compute_class == ComputeClass::f64 ? DType::f64 : DType::f32;
+    const std::vector<Node> nodes = std::move(group.nodes);
+    const auto is = [&](const Node& node, Op op) {
+      return node.kind == NodeKind::compute && node.op == op && node.dtype == own;
+    };
+    const auto arity = [](const Node& node) {
+      return node.kind == NodeKind::compute                                ? op_info(node.op).arity
+             : node.kind == NodeKind::cast || node.kind == NodeKind::store ? 1
+                                                                           : 0;
+    };
+    std::vector<int> uses(nodes.size(), 0);
+    for (const Node& node : nodes) {
+      const int n = arity(node);
+      if (n > 0) ++uses[node.a];
+      if (n > 1) ++uses[node.b];
+      if (n > 2) ++uses[node.c];
+    }
+    // The product that each node takes in, itself if none.
+    std::vector<size_t> product(nodes.size());
+    std::vector<bool> gone(nodes.size(), false);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      product[i] = i;
+      if (!is(nodes[i], Op::add) && !is(nodes[i], Op::sub)) continue;
+      for (const uint16_t v : {nodes[i].a, nodes[i].b}) {
+        if (product[i] != i || uses[v] != 1 || !is(nodes[v], Op::mul)) continue;
+        product[i] = v;
+        gone[v] = true;
+      }
+    }
+    group.nodes.clear();
+    std::vector<uint16_t> renamed(nodes.size());
+    const auto push = [&](const Node& node) {
+      group.nodes.push_back(node);
+      return static_cast<uint16_t>(group.nodes.size() - 1);
+    };
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (gone[i]) continue;
+      Node node = nodes[i];
+      const int n = arity(node);
+      if (product[i] != i) {
+        const Node& taken = nodes[product[i]];
+        const bool first = node.a == product[i];
+        uint16_t x = renamed[taken.a], z = renamed[first ? node.b : node.a];
+        if (node.op == Op::sub) {
+          uint16_t& negated = first ? z : x;
+          negated = push({NodeKind::compute, Op::neg, own, negated});
+        }
+        renamed[i] = push({NodeKind::compute, Op::fma, own, x, renamed[taken.b], z});
+        continue;
+      }
+      if (n > 0) node.a = renamed[node.a];
+      if (n > 1) node.b = renamed[node.b];
+      if (n > 2) node.c = renamed[node.c];
+      renamed[i] = push(node);
+    }
   }
 
   // Blocks share no memory. They are numbered by their first operand, so that equal groups over

@@ -8,6 +8,10 @@
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.
 //
+// If the program contracts, a*b + c is fma(a, b, c), a*b - c is fma(a, b, -c) and c - a*b is
+// fma(-a, b, c) in f32 and f64, where nothing else needs a*b. (Of two products the first is taken.)
+// That is not exact, and off by default.
+//
 // Groups. An instruction joins the group of a value or an operand it shares if nothing it depends
 // on is stored in a later group. Memory is ordered by bytes, not by storages: a group reads what it
 // loads before it stores anything, so an instruction goes to a later group than

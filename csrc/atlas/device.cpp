@@ -40,8 +40,8 @@ std::unique_ptr<GroupCode> Device::DeviceExecutor::compile(const Group& group) {
   return device_.backend_->executor().compile(group);
 }
 
-void Device::DeviceExecutor::run(const GroupCode& code, const Binding& binding) {
-  device_.backend_->executor().run(code, binding);
+void Device::DeviceExecutor::run(const GroupCode& code, std::span<const Binding> bindings) {
+  device_.backend_->executor().run(code, bindings);
 }
 
 void* Device::DeviceExecutor::allocate_scratch(size_t bytes) {

@@ -46,7 +46,7 @@ class Device {
    public:
     explicit DeviceExecutor(Device& device) : device_(device) {}
     std::unique_ptr<GroupCode> compile(const Group& group) override;
-    void run(const GroupCode& code, const Binding& binding) override;
+    void run(const GroupCode& code, std::span<const Binding> bindings) override;
     void* allocate_scratch(size_t bytes) override;
     void free_scratch(void* memory) noexcept override;
 

@@ -32,13 +32,15 @@ inline constexpr int kDTypeCount = 0 HOLOGRAM_DTYPES(HOLOGRAM_X);
 #undef HOLOGRAM_X
 
 // Bytes per element.
-constexpr size_t dtype_size(DType dtype) {
-  constexpr uint8_t sizes[] = {
+// At namespace scope: an array of the function would be put on the stack at each call.
+inline constexpr uint8_t kDTypeSizes[] = {
 #define HOLOGRAM_X(name, bytes) bytes,
-      HOLOGRAM_DTYPES(HOLOGRAM_X)
+    HOLOGRAM_DTYPES(HOLOGRAM_X)
 #undef HOLOGRAM_X
-  };
-  return sizes[static_cast<size_t>(dtype)];
+};
+
+constexpr size_t dtype_size(DType dtype) {
+  return kDTypeSizes[static_cast<size_t>(dtype)];
 }
 
 constexpr const char* dtype_name(DType dtype) {

@@ -4,12 +4,13 @@
 // runs it with the addresses and numbers of each flush.
 //
 // A group computes in one class: f32, f64 or i64. A value in flight has the class's representation
-// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold. So
-// the bits do not depend on whether a value passed through memory on its way.
+// (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold.
+// So the bits do not depend on whether a value passed through memory on its way.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "atlas/dtype.h"
@@ -45,7 +46,8 @@ enum class NodeKind : uint8_t {
 
 // Node i defines value i. Values are used after their definition only. Every load reads what memory
 // held before the group, whatever the order of nodes. A store may not go to a scalar operand.
-// An immediate is a value of its node's dtype as it is: nothing rounds it.
+// Nothing rounds an immediate: one of a narrow dtype that only arithmetic uses may be any number of
+// the class. A NaN among them is the default one (its payload is zero).
 struct Node {
   NodeKind kind;
   Op op;  // of compute
@@ -82,7 +84,9 @@ class GroupExecutor {
  public:
   virtual ~GroupExecutor() = default;
   virtual std::unique_ptr<GroupCode> compile(const Group& group) = 0;
-  virtual void run(const GroupCode& code, const Binding& binding) = 0;
+  // Runs the group with each of the bindings, in any order and at the same time: none touches
+  // memory that another one stores to.
+  virtual void run(const GroupCode& code, std::span<const Binding> bindings) = 0;
 };
 
 }  // namespace hologram

@@ -522,6 +522,11 @@ void MemoryPool::trim_while_growing() noexcept {
   }
 }
 
+void MemoryPool::forget_refusal() noexcept {
+  const std::lock_guard guard(lock_);
+  --num_ooms_;
+}
+
 void MemoryPool::admit_foreign(size_t nbytes) {
   if (!has_room(nbytes)) {
     trim();

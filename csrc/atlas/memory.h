@@ -139,6 +139,8 @@ class MemoryPool {
   // note_foreign(nbytes) if the limit leaves room for it, with the cache given back if need be.
   // Throws OutOfMemory.
   void admit_foreign(size_t nbytes);
+  // Takes back the count of the last OutOfMemory: its cause can be remedied, so nobody sees it.
+  void forget_refusal() noexcept;
 
   MemoryStats stats() const;
   void reset_peak() noexcept;         // peak := current, in every counter

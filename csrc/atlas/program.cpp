@@ -9,28 +9,36 @@ namespace hologram {
 namespace {
 
 template <class T>
-bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) noexcept {
+bool same_bytes(const Column<T>& a, const Column<T>& b) noexcept {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-// Multiply and fold, eight bytes at a time. Equal programs are compared byte by byte, so the hash
-// only has to spread.
+uint64_t fold(uint64_t a, uint64_t b) noexcept {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Multiply and fold, in two lanes of 16 bytes. Equal programs are compared byte by byte, so the
+// hash only has to spread.
 template <class T>
-uint64_t mix(uint64_t hash, const std::vector<T>& items) noexcept {
+uint64_t mix(uint64_t hash, const Column<T>& items) noexcept {
+  constexpr uint64_t kOdd[] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu,
+                               0xd6e8feb86659fd93u};
   const auto* bytes = reinterpret_cast<const unsigned char*>(items.data());
   size_t left = items.size() * sizeof(T);
-  hash ^= left;
-  while (left != 0) {
-    uint64_t word = 0;
-    const size_t taken = left < sizeof word ? left : sizeof word;
-    std::memcpy(&word, bytes, taken);
-    const auto product = static_cast<unsigned __int128>(hash ^ word) * 0x9e3779b97f4a7c15u;
-    hash = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-    bytes += taken;
-    left -= taken;
+  uint64_t other = hash ^ left ^ kOdd[0];
+  uint64_t words[4];
+  for (; left >= sizeof words; left -= sizeof words, bytes += sizeof words) {
+    std::memcpy(words, bytes, sizeof words);
+    hash = fold(hash ^ words[0] ^ kOdd[0], words[1] ^ kOdd[1]);
+    other = fold(other ^ words[2] ^ kOdd[2], words[3] ^ kOdd[3]);
   }
-  return hash;
+  std::memset(words, 0, sizeof words);
+  if (left != 0) std::memcpy(words, bytes, left);
+  hash = fold(hash ^ words[0] ^ kOdd[0], words[1] ^ kOdd[1]);
+  other = fold(other ^ words[2] ^ kOdd[2], words[3] ^ kOdd[3]);
+  return fold(hash ^ kOdd[1], other ^ kOdd[2]);
 }
 
 }  // namespace
@@ -41,22 +49,34 @@ void Program::clear() noexcept {
   overlaps.clear();
   specials.clear();
   slots.clear();
-  offsets.clear();
+  places.clear();
+  strides.clear();
   immediates.clear();
   counts.clear();
   blocks.clear();
   shapes.clear();
-  strides.clear();
+}
+
+void Program::reserve(size_t instructions) {
+  const size_t operands = 4 * instructions;
+  code.reserve(instructions);
+  accesses.reserve(operands);
+  places.reserve(operands);
+  slots.reserve(operands);
+  blocks.reserve(operands);
+  counts.reserve(instructions);
+  specials.reserve(operands);
+  immediates.reserve(operands);
 }
 
 bool Program::same_key(const Program& other) const noexcept {
   return same_bytes(code, other.code) && same_bytes(accesses, other.accesses) &&
          same_bytes(overlaps, other.overlaps) && same_bytes(specials, other.specials) &&
-         same_bytes(slots, other.slots);
+         same_bytes(slots, other.slots) && contracts == other.contracts;
 }
 
 uint64_t Program::hash() const noexcept {
-  uint64_t hash = 0x51ed270b7a1f3c5du;
+  uint64_t hash = 0x51ed270b7a1f3c5du + (contracts ? 1 : 0);
   hash = mix(hash, code);
   hash = mix(hash, accesses);
   hash = mix(hash, overlaps);
@@ -71,19 +91,22 @@ const char* code_name(Code code) noexcept {
 std::string describe_access(const Program& program, uint16_t access, uint16_t space) {
   const AccessKey& key = program.accesses[access];
   std::string text = (program.slots[key.slot].live ? "b" : "t") + std::to_string(key.slot);
-  if (program.offsets[access] != 0) text += "+" + std::to_string(program.offsets[access]);
+  const Place& place = program.places[access];
+  if (place.offset != 0) text += "+" + std::to_string(place.offset);
   text += std::string(":") + dtype_name(key.dtype);
   if (key.layout == Layout::dense) return text + "[" + std::to_string(program.counts[space]) + "]";
   if (key.layout == Layout::scalar) return text + "[]";
-  const auto list = [](const std::vector<int64_t>& items, int64_t unit) {
+  const auto& sizes = program.shapes[key.shape].sizes;
+  const auto list = [&](const int64_t* items, int64_t unit) {
     std::string joined;
-    for (const int64_t item : items) {
-      joined += (joined.empty() ? "" : ", ") + std::to_string(item / unit);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      joined += (d == 0 ? "" : ", ") + std::to_string(items[d] / unit);
     }
     return joined;
   };
-  return text + "[" + list(program.shapes[key.shape].sizes, 1) + "]{" +
-         list(program.strides[access], static_cast<int64_t>(dtype_size(key.dtype))) + "}";
+  return text + "[" + list(sizes.data(), 1) + "]{" +
+         list(program.strides.data() + place.stride, static_cast<int64_t>(dtype_size(key.dtype))) +
+         "}";
 }
 
 std::string describe_immediate(uint64_t bits, DType dtype) {

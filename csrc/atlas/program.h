@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "atlas/column.h"
 #include "atlas/dtype.h"
 #include "atlas/group.h"
 #include "atlas/op_table.h"
@@ -61,26 +62,36 @@ struct SlotKey {
   bool live;    // somebody may read it after the program; set when the program is closed
 };
 
+// Where an access lies. What a block is may differ from flush to flush, so this is not in the key.
+struct Place {
+  int64_t offset;   // of element 0, in bytes from the start of the block
+  int32_t next;     // an access of the same block before this one, -1 for none (atlas/window.cpp)
+  uint32_t stride;  // of a strided access: its first one in Program::strides
+};
+
 struct Program {
   // The key.
-  std::vector<Instruction> code;
-  std::vector<AccessKey> accesses;
-  std::vector<std::array<uint16_t, 2>> overlaps;  // pairs of accesses of one block, newer first
-  std::vector<Special> specials;                  // one per immediate
-  std::vector<SlotKey> slots;
+  Column<Instruction> code;
+  Column<AccessKey> accesses;
+  Column<std::array<uint16_t, 2>> overlaps;  // pairs of accesses of one block, newer first
+  Column<Special> specials;                  // one per immediate
+  Column<SlotKey> slots;
+  bool contracts = false;  // a * b + c may be rounded once; set when the program is closed
 
   // The rest.
-  std::vector<int64_t> offsets;  // of each access, in bytes from the start of the block
-  std::vector<uint64_t> immediates;
-  std::vector<int64_t> counts;  // elements of each space
-  std::vector<BlockState*> blocks;
+  Column<Place> places;     // of each access
+  Column<int64_t> strides;  // bytes; as many per strided access as its shape has sizes
+  Column<uint64_t> immediates;
+  Column<int64_t> counts;      // elements of each space
+  Column<BlockState*> blocks;  // of each slot
   struct Shape {
     std::vector<int64_t> sizes;
   };
-  std::vector<Shape> shapes;                  // number 0 is none
-  std::vector<std::vector<int64_t>> strides;  // of each access, bytes; empty unless strided
+  std::vector<Shape> shapes;  // number 0 is none
 
   void clear() noexcept;
+  // Room for so many instructions with all they bring, but overlaps, strides and shapes.
+  void reserve(size_t instructions);
   bool same_key(const Program& other) const noexcept;
   uint64_t hash() const noexcept;
 };

@@ -1,7 +1,10 @@
 #include "atlas/window.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -13,6 +16,18 @@ namespace {
 uint64_t next_program_number() noexcept {
   static std::atomic<uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Bits of the class with every NaN as the default one.
+uint64_t default_nan(uint64_t bits, ComputeClass compute) noexcept {
+  constexpr uint64_t kFloat = 0x7fc0'0000, kDouble = 0x7ff8'0000'0000'0000;
+  switch (compute) {
+    case ComputeClass::f32: return (bits & 0x7fff'ffff) > 0x7f80'0000 ? kFloat : bits;
+    case ComputeClass::f64:
+      return (bits & ~(uint64_t{1} << 63)) > 0x7ff0'0000'0000'0000 ? kDouble : bits;
+    case ComputeClass::i64: break;
+  }
+  return bits;
 }
 
 Special special_of(uint64_t bits, ComputeClass compute) noexcept {
@@ -32,8 +47,19 @@ Special special_of(uint64_t bits, ComputeClass compute) noexcept {
   return value == -1 ? Special::minus_one : Special::none;
 }
 
+// The bytes of an AccessKey, put together in a register: it is compared right after it was stored,
+// and eight bytes cannot be loaded from narrower stores that are still on their way.
+uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint16_t shape) {
+  static_assert(std::endian::native == std::endian::little && sizeof(AccessKey) == 8 &&
+                offsetof(AccessKey, dtype) == 2 && offsetof(AccessKey, layout) == 3 &&
+                offsetof(AccessKey, space) == 4 && offsetof(AccessKey, shape) == 6);
+  return slot | uint64_t{static_cast<uint8_t>(dtype)} << 16 |
+         uint64_t{static_cast<uint8_t>(layout)} << 24 | uint64_t{space} << 32 |
+         uint64_t{shape} << 48;
+}
+
 // Bytes from element 0 of an access to the end of its last one.
-int64_t extent(const Program& program, uint16_t access) {
+int64_t extent(const Program& program, size_t access) {
   const AccessKey& key = program.accesses[access];
   const auto size = static_cast<int64_t>(dtype_size(key.dtype));
   switch (key.layout) {
@@ -42,7 +68,7 @@ int64_t extent(const Program& program, uint16_t access) {
     case Layout::strided: break;
   }
   const auto& sizes = program.shapes[key.shape].sizes;
-  const auto& strides = program.strides[access];
+  const int64_t* strides = program.strides.data() + program.places[access].stride;
   int64_t last = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 0) return 0;
@@ -66,10 +92,16 @@ const char* flush_reason_name(FlushReason reason) noexcept {
   return names[static_cast<size_t>(reason)];
 }
 
+void Window::Open::reserve(size_t instructions) {
+  program.reserve(instructions);
+  dead.reserve(4 * instructions);
+  room = instructions;
+}
+
 void Window::Open::clear() noexcept {
   program.clear();
-  next_access.clear();
-  slots.clear();
+  crowds.clear();
+  dead.clear();
   bytes = 0;
   poisoned = false;
   origins.clear();
@@ -79,33 +111,34 @@ Window::Window(Executor& executor) : executor_(executor), open_(next_program_num
 
 Window::~Window() = default;
 
-uint16_t Window::slot_of(BlockState* block) {
-  const uint64_t number = open_.load(std::memory_order_relaxed);
+inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
   if (block->program.load(std::memory_order_relaxed) == number) return block->slot;
-  Program& program = current_.program;
+  Program& program = current_->program;
   const auto slot = static_cast<uint16_t>(program.slots.size());
-  program.slots.push_back({block->born == number || block->born == BlockState::kBornInside, true});
-  program.blocks.push_back(block);
-  current_.slots.emplace_back();
+  program.slots.push({block->born == number || block->born == BlockState::kBornInside, true});
+  program.blocks.push(block);
+  current_->dead.push(false);
   if (block->failed.load(std::memory_order_relaxed)) [[unlikely]]
-    current_.poisoned = true;
+    current_->poisoned = true;
   block->slot = slot;
+  block->last_access = -1;
+  block->crowd = -1;
   block->window.store(this, std::memory_order_relaxed);
   block->program.store(number, std::memory_order_release);
   return slot;
 }
 
-uint16_t Window::space_of(int64_t count) {
-  auto& counts = current_.program.counts;
+inline uint16_t Window::space_of(int64_t count) {
+  auto& counts = current_->program.counts;
   for (size_t i = counts.size(); i-- > 0;) {
     if (counts[i] == count) return static_cast<uint16_t>(i);
   }
-  counts.push_back(count);
+  counts.push(count);
   return static_cast<uint16_t>(counts.size() - 1);
 }
 
 uint16_t Window::shape_of(std::span<const int64_t> sizes) {
-  auto& shapes = current_.program.shapes;
+  auto& shapes = current_->program.shapes;
   if (shapes.empty()) shapes.emplace_back();
   for (size_t i = shapes.size(); i-- > 1;) {
     if (std::ranges::equal(shapes[i].sizes, sizes)) return static_cast<uint16_t>(i);
@@ -114,51 +147,137 @@ uint16_t Window::shape_of(std::span<const int64_t> sizes) {
   return static_cast<uint16_t>(shapes.size() - 1);
 }
 
-uint16_t Window::access_of(const View& view, int64_t count, std::span<const int64_t> sizes) {
-  Program& program = current_.program;
-  const uint16_t slot = slot_of(view.block);
+inline uint16_t Window::access_of(const View& view, const Operands& operands, uint16_t space,
+                                  uint64_t number) {
+  Program& program = current_->program;
+  const uint16_t slot = slot_of(view.block, number);
   const bool strided = view.layout == Layout::strided;
-  const AccessKey key{slot, view.dtype, view.layout,
-                      view.layout == Layout::scalar ? uint16_t{0} : space_of(count),
-                      strided ? shape_of(sizes) : uint16_t{0}};
-  SlotState& state = current_.slots[slot];
-  for (int32_t i = state.first_access; i >= 0; i = current_.next_access[static_cast<size_t>(i)]) {
+  const uint64_t key =
+      packed(slot, view.dtype, view.layout, view.layout == Layout::scalar ? uint16_t{0} : space,
+             strided ? shape_of(operands.sizes) : uint16_t{0});
+  int32_t i = view.block->last_access;
+  if (view.block->crowd >= 0) [[unlikely]]
+    i = last_access_at(*view.block, view.offset);
+  while (i >= 0) {
     const auto known = static_cast<size_t>(i);
-    if (program.offsets[known] == view.offset &&
-        std::memcmp(&program.accesses[known], &key, sizeof key) == 0 &&
-        (!strided || std::ranges::equal(program.strides[known], view.strides))) {
+    const Place& place = program.places[known];
+    if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key &&
+        (!strided || std::equal(view.strides.begin(), view.strides.end(),
+                                program.strides.data() + place.stride))) {
       return static_cast<uint16_t>(i);
     }
+    i = place.next;
   }
-  const auto access = static_cast<uint16_t>(program.accesses.size());
-  program.accesses.push_back(key);
-  program.offsets.push_back(view.offset);
-  program.strides.emplace_back(view.strides.begin(), view.strides.end());
-  if (state.first_access >= 0) {
-    const int64_t end = view.offset + extent(program, access);
-    for (int32_t i = state.first_access; i >= 0; i = current_.next_access[static_cast<size_t>(i)]) {
-      const int64_t other = program.offsets[static_cast<size_t>(i)];
-      if (other < end && view.offset < other + extent(program, static_cast<uint16_t>(i))) {
-        program.overlaps.push_back({access, static_cast<uint16_t>(i)});
-      }
-    }
-  }
-  current_.next_access.push_back(state.first_access);
-  state.first_access = access;
-  return access;
+  return another_access(view, key);
 }
 
-Source Window::immediate_of(uint64_t bits, DType dtype) {
-  Program& program = current_.program;
-  program.immediates.push_back(bits);
-  program.specials.push_back(special_of(bits, class_of(dtype)));
+inline uint16_t Window::another_access(const View& view, uint64_t key) {
+  Program& program = current_->program;
+  const auto access = program.accesses.size();
+  BlockState& block = *view.block;
+  program.accesses.push(std::bit_cast<AccessKey>(key));
+  program.places.push(
+      {view.offset, block.last_access, static_cast<uint32_t>(program.strides.size())});
+  if (view.layout == Layout::strided) {
+    for (const int64_t stride : view.strides) program.strides.push_back(stride);
+  }
+  if (block.crowd >= 0) [[unlikely]] {
+    join_crowd(block, static_cast<uint16_t>(access));
+    return static_cast<uint16_t>(access);
+  }
+  int others = 0;
+  if (block.last_access >= 0) {
+    const int64_t end = view.offset + extent(program, access);
+    for (int32_t i = block.last_access; i >= 0; ++others) {
+      const auto other = static_cast<size_t>(i);
+      const Place& place = program.places[other];
+      if (place.offset < end && view.offset < place.offset + extent(program, other)) {
+        program.overlaps.push_back({static_cast<uint16_t>(access), static_cast<uint16_t>(other)});
+      }
+      i = place.next;
+    }
+  }
+  block.last_access = static_cast<int32_t>(access);
+  if (others == kCrowded) [[unlikely]]
+    make_crowd(block);
+  return static_cast<uint16_t>(access);
+}
+
+// From here on the block's accesses are found by offset.
+void Window::make_crowd(BlockState& block) {
+  Program& program = current_->program;
+  std::vector<uint16_t> accesses;
+  for (int32_t i = block.last_access; i >= 0; i = program.places[static_cast<size_t>(i)].next) {
+    accesses.push_back(static_cast<uint16_t>(i));
+  }
+  block.crowd = static_cast<int32_t>(current_->crowds.size());
+  current_->crowds.emplace_back();
+  const size_t known = program.overlaps.size();
+  for (size_t i = accesses.size(); i-- > 0;) join_crowd(block, accesses[i]);
+  program.overlaps.truncate(known);  // those were recorded before
+}
+
+// Notes which accesses of its block a new one overlaps, in time that does not depend on how many
+// there are elsewhere in the block.
+void Window::join_crowd(BlockState& block, uint16_t access) {
+  Program& program = current_->program;
+  Crowd& crowd = current_->crowds[static_cast<size_t>(block.crowd)];
+  Place& place = program.places[access];
+  const auto [found, fresh] = crowd.last_at.try_emplace(place.offset, access);
+  place.next = fresh ? -1 : std::exchange(found->second, access);
+
+  const int64_t begin = place.offset, end = begin + extent(program, access);
+  auto first =
+      std::ranges::lower_bound(crowd.regions, begin, std::less_equal{}, &Crowd::Region::end);
+  auto last = first;
+  Crowd::Region joined{begin, end, {}};
+  for (; last != crowd.regions.end() && last->begin < end; ++last) {
+    for (const uint16_t other : last->accesses) {
+      const int64_t other_begin = program.places[other].offset;
+      if (other_begin < end && begin < other_begin + extent(program, other)) {
+        program.overlaps.push_back({access, other});
+      }
+    }
+    joined.begin = std::min(joined.begin, last->begin);
+    joined.end = std::max(joined.end, last->end);
+    if (joined.accesses.empty()) {
+      joined.accesses = std::move(last->accesses);
+    } else {
+      joined.accesses.insert(joined.accesses.end(), last->accesses.begin(), last->accesses.end());
+    }
+  }
+  joined.accesses.push_back(access);
+  if (first == last) {
+    crowd.regions.insert(first, std::move(joined));
+  } else {
+    *first = std::move(joined);
+    crowd.regions.erase(first + 1, last);
+  }
+}
+
+int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
+  const auto& last_at = current_->crowds[static_cast<size_t>(block.crowd)].last_at;
+  const auto found = last_at.find(offset);
+  return found != last_at.end() ? found->second : -1;
+}
+
+inline Source Window::immediate_of(uint64_t bits, DType dtype) {
+  Program& program = current_->program;
+  bits = default_nan(bits, class_of(dtype));
+  program.immediates.push(bits);
+  program.specials.push(special_of(bits, class_of(dtype)));
   return static_cast<Source>(kImmediate | (program.immediates.size() - 1));
 }
 
-void Window::append(const Operands& operands) {
-  Instruction instruction{
-      operands.code,           operands.dtype, static_cast<uint8_t>(operands.arity), 0, {},
-      space_of(operands.count)};
+inline void Window::append(const Operands& operands, uint64_t number) {
+  const uint16_t space = space_of(operands.count);
+  // Written where it stays, field by field: a copy would wait for these stores.
+  Instruction& instruction = current_->program.code.push_unwritten();
+  instruction.code = operands.code;
+  instruction.dtype = operands.dtype;
+  instruction.arity = static_cast<uint8_t>(operands.arity);
+  instruction.space = space;
+  instruction.unused = 0;
   for (size_t i = 0; i < 3; ++i) {
     const View& in = operands.in[i];
     if (static_cast<int>(i) >= operands.arity) {
@@ -166,12 +285,11 @@ void Window::append(const Operands& operands) {
     } else if (in.block == nullptr) {
       instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
     } else {
-      instruction.in[i] = access_of(in, operands.count, operands.sizes);
+      instruction.in[i] = access_of(in, operands, space, number);
     }
   }
-  instruction.out = access_of(operands.out, operands.count, operands.sizes);
-  current_.program.code.push_back(instruction);
-  current_.bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
+  instruction.out = access_of(operands.out, operands, space, number);
+  current_->bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
 }
 
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
@@ -181,13 +299,15 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
   while (true) {
     {
       const std::lock_guard guard(lock_);
-      const size_t held = current_.program.code.size();
-      if (held == 0 || (held + list.size() <= kMostInstructions && current_.bytes < kMostBytes)) {
-        for (const Operands& operands : list) append(operands);
-        for (const BlockState* block : temporaries) current_.slots[block->slot].dead = true;
-        if (!origin.empty()) [[unlikely]] {
-          current_.origins.resize(current_.program.code.size(), origin);
-        }
+      const size_t held = current_->program.code.size();
+      if (held == 0 || (held + list.size() <= kMostInstructions && current_->bytes < kMostBytes)) {
+        if (held + list.size() > current_->room) [[unlikely]]
+          current_->reserve(std::max(held + list.size(), 2 * current_->room));
+        const uint64_t number = open_.load(std::memory_order_relaxed);
+        for (const Operands& operands : list) append(operands, number);
+        for (const BlockState* block : temporaries) current_->dead[block->slot] = true;
+        if (!origin.empty()) [[unlikely]]
+          current_->origins.resize(current_->program.code.size(), origin);
         stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
         break;
@@ -210,15 +330,14 @@ bool Window::keep(BlockState* block) noexcept {
   if (!window.pending(*block)) return false;
   const bool open = block->program.load(std::memory_order_relaxed) ==
                     window.open_.load(std::memory_order_relaxed);
-  Open& program = open ? window.current_ : window.running_;
-  program.slots[block->slot].dead = true;
+  Open& program = open ? *window.current_ : *window.running_;
+  program.dead[block->slot] = true;
   // Under the lock: once the program has run, the block is gone.
   if (open && program.program.slots[block->slot].inside) block->give_back_memory();
   return true;
 }
 
 void Window::flush(FlushReason reason) {
-  std::vector<std::pair<BlockState*, bool>> dead;  // and whether they still have memory
   Outcome outcome;
   std::string origin = locate();
   {
@@ -226,20 +345,21 @@ void Window::flush(FlushReason reason) {
     uint64_t number;
     {
       const std::lock_guard guard(lock_);
-      if (current_.program.code.empty()) return;
+      if (current_->program.code.empty()) return;
       std::swap(current_, running_);
       number = open_.load(std::memory_order_relaxed);
       open_.store(next_program_number(), std::memory_order_relaxed);
       empty_.store(true, std::memory_order_relaxed);
-      for (size_t i = 0; i < running_.slots.size(); ++i) {
-        running_.program.slots[i].live = !running_.slots[i].dead;
+      running_->program.contracts = contracting();
+      for (size_t i = 0; i < running_->dead.size(); ++i) {
+        running_->program.slots[i].live = !running_->dead[i];
       }
     }
-    const size_t recorded = running_.program.code.size();
-    outcome = run(running_);
+    const size_t recorded = running_->program.code.size();
+    outcome = run(*running_);
     if (!origin.empty()) [[unlikely]] {
-      captured_.push_back({reason, std::move(origin), running_.program, running_.origins,
-                           outcome.compiled ? outcome.compiled->plan : Plan{}});
+      captured_.push_back({reason, std::move(origin), running_->program, running_->origins,
+                           outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
       captured_.back().program.blocks.clear();
     }
     {
@@ -252,28 +372,27 @@ void Window::flush(FlushReason reason) {
       stats_.executed += recorded - outcome.failed;
       stats_.failed += outcome.failed;
       ++stats_.flushes[static_cast<size_t>(reason)];
-      if (outcome.compiled) {
+      if (outcome.compiled != nullptr) {
         stats_.passes += outcome.compiled->plan.batches.size();
         stats_.stores_elided += static_cast<uint64_t>(outcome.compiled->plan.stores_elided);
       }
       for (size_t i = 0; i < outcome.failures.size(); ++i) {
-        BlockState* block = running_.program.blocks[i];
+        BlockState* block = running_->program.blocks[i];
         block->failure = outcome.failures[i];
         block->failed.store(block->failure != nullptr, std::memory_order_release);
       }
-      for (size_t i = 0; i < running_.slots.size(); ++i) {
-        if (!running_.slots[i].dead) continue;
-        const SlotKey& slot = running_.program.slots[i];
-        // What lived inside the program only has given its memory back already.
-        dead.emplace_back(running_.program.blocks[i], slot.live || !slot.inside);
-      }
+      // From here on keep() leaves the program's blocks to their owners.
       done_.store(number, std::memory_order_release);
-      running_.clear();
     }
-  }
-  for (const auto& [block, has_memory] : dead) {
-    if (has_memory) block->give_back_memory();
-    delete block;
+    for (size_t i = 0; i < running_->dead.size(); ++i) {
+      if (!running_->dead[i]) continue;
+      BlockState* const block = running_->program.blocks[i];
+      const SlotKey& slot = running_->program.slots[i];
+      // What lived inside the program only has given its memory back already.
+      if (slot.live || !slot.inside) block->give_back_memory();
+      delete block;
+    }
+    running_->clear();
   }
   if (outcome.raised) raise_(*outcome.raised);
 }
@@ -303,8 +422,8 @@ void Window::raise(const BlockState& block) const {
   if (failure) raise_(*failure);
 }
 
-std::shared_ptr<const Window::Compiled> Window::compile(const Program& program) {
-  auto compiled = std::make_shared<Compiled>();
+std::unique_ptr<const Window::Compiled> Window::compile(const Program& program) {
+  auto compiled = std::make_unique<Compiled>();
   compiled->plan = canonicalise(program);
   for (const Batch& batch : compiled->plan.batches) {
     compiled->codes.push_back(executor_.compile(batch.group));
@@ -313,14 +432,14 @@ std::shared_ptr<const Window::Compiled> Window::compile(const Program& program) 
   return compiled;
 }
 
-std::shared_ptr<const Window::Compiled> Window::plan_for(const Program& program) {
+const Window::Compiled& Window::plan_for(const Program& program) {
   const uint64_t hash = program.hash();
   const auto [first, last] = plans_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
     if (it->second.key.same_key(program)) {
       it->second.used = ++uses_;
       ++run_.plan_hits;
-      return it->second.compiled;
+      return *it->second.compiled;
     }
   }
   ++run_.plan_misses;
@@ -334,11 +453,13 @@ std::shared_ptr<const Window::Compiled> Window::plan_for(const Program& program)
     key.overlaps = program.overlaps;
     key.specials = program.specials;
     key.slots = program.slots;
-    plans_.emplace(hash, Cached{std::move(key), compiled, uses_});
-  } else if (seen_.size() > 4 * kMostPlans) {
-    seen_.clear();
+    key.contracts = program.contracts;
+    return *plans_.emplace(hash, Cached{std::move(key), std::move(compiled), uses_})
+                ->second.compiled;
   }
-  return compiled;
+  if (seen_.size() > 4 * kMostPlans) seen_.clear();
+  passing_ = std::move(compiled);
+  return *passing_;
 }
 
 // Drops the quarter of the plans that was not used for the longest time.
@@ -352,41 +473,10 @@ void Window::evict() {
       std::erase_if(plans_, [&](const auto& item) { return item.second.used < oldest_kept; });
 }
 
-// Memory for values that pass from group to group although their block is gone.
-class Window::Scratch {
- public:
-  explicit Scratch(Executor& executor) : executor_(executor) {}
-  ~Scratch() { release(); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // Takes all that a plan needs, or nothing; where there is none, `unwritable` says why.
-  bool reserve(const Plan& plan, const Program& program, Failures& unwritable,
-               std::shared_ptr<const Failure>& first) {
-    bool complete = true;
-    for (const uint16_t slot : plan.scratch) {
-      try {
-        memory_.emplace_back(slot, executor_.allocate_scratch(program.blocks[slot]->bytes));
-      } catch (const OutOfMemory& error) {
-        unwritable.resize(program.slots.size());
-        unwritable[slot] = std::make_shared<const Failure>(
-            Failure{std::string(error.what()) + " It was to hold the result of " +
-                        describe_writer(program, slot) + ".",
-                    true});
-        if (!first) first = unwritable[slot];
-        complete = false;
-      }
-    }
-    if (!complete) release();
-    return complete;
-  }
-
-  void put_into(std::vector<char*>& bases) const {
-    for (const auto& [slot, memory] : memory_) bases[slot] = static_cast<char*>(memory);
-  }
-
- private:
-  static std::string describe_writer(const Program& program, uint16_t slot) {
+// Takes all the scratch that a plan needs, or nothing; where there is none, `unwritable` says why.
+bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
+                             std::shared_ptr<const Failure>& first) {
+  const auto writer = [&](uint16_t slot) {
     std::string text;
     for (const Instruction& instruction : program.code) {
       if (program.accesses[instruction.out].slot != slot) continue;
@@ -394,34 +484,47 @@ class Window::Scratch {
              ", " + std::to_string(program.counts[instruction.space]) + " elements)";
     }
     return text;
+  };
+  bool complete = true;
+  frame_.scratch.reserve(plan.scratch.size());
+  for (const uint16_t slot : plan.scratch) {
+    try {
+      frame_.scratch.push(executor_.allocate_scratch(program.blocks[slot]->bytes));
+    } catch (const OutOfMemory& error) {
+      unwritable.resize(program.slots.size());
+      unwritable[slot] = std::make_shared<const Failure>(Failure{
+          std::string(error.what()) + " It was to hold the result of " + writer(slot) + ".", true});
+      if (!first) first = unwritable[slot];
+      complete = false;
+    }
   }
-  void release() noexcept {
-    for (const auto& [slot, memory] : memory_) executor_.free_scratch(memory);
-    memory_.clear();
-  }
+  if (!complete) release_scratch();
+  return complete;
+}
 
-  Executor& executor_;
-  std::vector<std::pair<uint16_t, void*>> memory_;
-};
+void Window::release_scratch() noexcept {
+  for (void* memory : frame_.scratch) executor_.free_scratch(memory);
+  frame_.scratch.clear();
+}
 
 Window::Outcome Window::run(Open& open) {
   Program& program = open.program;
   Outcome outcome;
-  std::vector<Instruction> recorded;  // all of them, once some have been dropped
+  Column<Instruction> recorded;  // all of them, once some have been dropped
   try {
     Failures unwritable;
     for (bool whole = !open.poisoned;; whole = false) {
       if (whole) [[likely]] {
-        outcome.compiled = plan_for(program);
+        outcome.compiled = &plan_for(program);
       } else {
         if (recorded.empty()) recorded = program.code;
         program.code = recorded;
         drop_failed(program, unwritable, outcome.failures);
-        outcome.compiled = compile(program);  // not to be met again
+        passing_ = compile(program);  // not to be met again
+        outcome.compiled = passing_.get();
       }
-      Scratch scratch(executor_);
-      if (scratch.reserve(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
-        execute(*outcome.compiled, program, scratch, outcome);
+      if (reserve_scratch(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
+        execute(*outcome.compiled, program, outcome);
         break;
       }
     }
@@ -439,13 +542,14 @@ Window::Outcome Window::run(Open& open) {
       outcome.failed += outcome.failures[program.accesses[instruction.out].slot] != nullptr;
     }
   }
+  release_scratch();
   return outcome;
 }
 
 // Whether storing to an access leaves nothing of what its block held.
 bool Window::covers(const Program& program, uint16_t access, uint16_t space) {
   const AccessKey& key = program.accesses[access];
-  return key.layout == Layout::dense && program.offsets[access] == 0 &&
+  return key.layout == Layout::dense && program.places[access].offset == 0 &&
          static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
              program.blocks[key.slot]->bytes;
 }
@@ -458,7 +562,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
       failures[i] = program.blocks[i]->failure;
     }
   }
-  std::vector<Instruction> kept;
+  Column<Instruction> kept;
   for (const Instruction& instruction : program.code) {
     const uint16_t slot = program.accesses[instruction.out].slot;
     std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
@@ -476,55 +580,33 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
   program.code = std::move(kept);
 }
 
-void Window::execute(const Compiled& compiled, const Program& program, const Scratch& scratch,
-                     Outcome& outcome) {
-  std::vector<char*> bases(program.blocks.size());
-  for (size_t i = 0; i < bases.size(); ++i) {
+void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome) {
+  auto& bases = frame_.bases;
+  bases.clear();
+  bases.reserve(program.blocks.size());
+  for (size_t i = 0; i < program.blocks.size(); ++i) {
     const SlotKey& slot = program.slots[i];
-    bases[i] = slot.live || !slot.inside ? program.blocks[i]->data : nullptr;
+    bases.push(slot.live || !slot.inside ? program.blocks[i]->data : nullptr);
   }
-  scratch.put_into(bases);
-  std::vector<void*> operands;
-  std::vector<uint64_t> immediates;
-  std::vector<int64_t> strides;
+  for (size_t i = 0; i < compiled.plan.scratch.size(); ++i) {
+    bases[compiled.plan.scratch[i]] = static_cast<char*>(frame_.scratch[i]);
+  }
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
-    const Batch& batch = compiled.plan.batches[i];
-    for (const auto& member : batch.members) {
-      if (!outcome.failures.empty() && is_poisoned(program, batch, member, outcome)) [[unlikely]] {
-        continue;
-      }
-      operands.clear();
-      immediates.clear();
-      strides.clear();
-      const bool strided = member.shape != 0;
-      const auto& sizes = strided ? program.shapes[member.shape].sizes : std::vector<int64_t>{};
-      for (size_t k = 0; k < member.accesses.size(); ++k) {
-        const uint16_t access = member.accesses[k];
-        const AccessKey& key = program.accesses[access];
-        operands.push_back(bases[key.slot] + program.offsets[access]);
-        run_.bytes_moved +=
-            compiled.traversals[i][k] * dtype_size(key.dtype) *
-            (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[member.space]));
-        if (!strided) continue;
-        if (key.layout == Layout::strided) {
-          strides.insert(strides.end(), program.strides[access].begin(),
-                         program.strides[access].end());
-        } else {
-          strides.resize(strides.size() + sizes.size());
-        }
-      }
-      for (const uint16_t number : member.immediates) {
-        immediates.push_back(program.immediates[number]);
-      }
-      try {
-        executor_.run(*compiled.codes[i],
-                      {operands.data(), immediates.data(), program.counts[member.space],
-                       static_cast<int>(sizes.size()), sizes.data(), strides.data()});
-      } catch (const std::exception& error) {
-        auto failure = failure_of(error);
-        if (!outcome.raised) outcome.raised = failure;
-        outcome.failures.resize(program.slots.size());
-        mark_stores(program, batch, member, failure, outcome);
+    const Batch* batch = &compiled.plan.batches[i];
+    Batch rest;
+    if (!outcome.failures.empty()) [[unlikely]] {
+      rest = what_can_run(*batch, program, outcome.failures);
+      batch = &rest;
+    }
+    frame_.bind(*batch, compiled.traversals[i], program, run_.bytes_moved);
+    try {
+      executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
+    } catch (const std::exception& error) {
+      const auto failure = failure_of(error);
+      if (!outcome.raised) outcome.raised = failure;
+      outcome.failures.resize(program.slots.size());
+      for (const auto& member : batch->members) {
+        mark_stores(program, batch->group, member, failure, outcome.failures);
       }
     }
   }
@@ -532,28 +614,72 @@ void Window::execute(const Compiled& compiled, const Program& program, const Scr
 
 // Says of the blocks that a member of a batch stores to that they failed, or with null that they
 // are computed, where the store covers them.
-void Window::mark_stores(const Program& program, const Batch& batch, const Batch::Member& member,
-                         const std::shared_ptr<const Failure>& failure, Outcome& outcome) {
-  for (const Node& node : batch.group.nodes) {
+void Window::mark_stores(const Program& program, const Group& group, const Batch::Member& member,
+                         const std::shared_ptr<const Failure>& failure, Failures& failures) {
+  for (const Node& node : group.nodes) {
     if (node.kind != NodeKind::store) continue;
     const uint16_t access = member.accesses[node.b];
     if (failure || covers(program, access, member.space)) {
-      outcome.failures[program.accesses[access].slot] = failure;
+      failures[program.accesses[access].slot] = failure;
     }
   }
 }
 
-// Whether a member of a batch loads what is missing. What it stores fails then.
-bool Window::is_poisoned(const Program& program, const Batch& batch, const Batch::Member& member,
-                         Outcome& outcome) {
-  std::shared_ptr<const Failure> failure;
-  for (const Node& node : batch.group.nodes) {
-    if (node.kind != NodeKind::load || failure) continue;
-    failure = outcome.failures[program.accesses[member.accesses[node.a]].slot];
+// The members that load nothing that is missing. What the others store fails.
+Batch Window::what_can_run(const Batch& batch, const Program& program, Failures& failures) {
+  Batch result{batch.group, {}};
+  for (const auto& member : batch.members) {
+    std::shared_ptr<const Failure> failure;
+    for (const Node& node : batch.group.nodes) {
+      if (node.kind != NodeKind::load || failure) continue;
+      failure = failures[program.accesses[member.accesses[node.a]].slot];
+    }
+    if (!failure) result.members.push_back(member);
+    mark_stores(program, batch.group, member, failure, failures);
   }
-  // One that runs again over what a failed one left is taken to succeed; if not, it says so.
-  mark_stores(program, batch, member, failure, outcome);
-  return failure != nullptr;
+  return result;
+}
+
+void Window::Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals,
+                         const Program& program, uint64_t& bytes_moved) {
+  bindings.clear();
+  operands.clear();
+  immediates.clear();
+  strides.clear();
+  for (const auto& member : batch.members) {
+    std::span<const int64_t> sizes;
+    if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
+    const int64_t count = program.counts[member.space];
+    for (size_t k = 0; k < member.accesses.size(); ++k) {
+      const uint16_t access = member.accesses[k];
+      const AccessKey& key = program.accesses[access];
+      const Place& place = program.places[access];
+      operands.push_back(bases[key.slot] + place.offset);
+      bytes_moved += traversals[k] * dtype_size(key.dtype) *
+                     (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+      if (sizes.empty()) continue;
+      const int64_t* own =
+          key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;
+      for (size_t d = 0; d < sizes.size(); ++d) strides.push_back(own != nullptr ? own[d] : 0);
+    }
+    for (const uint16_t number : member.immediates) {
+      immediates.push_back(program.immediates[number]);
+    }
+    bindings.push_back(
+        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
+  }
+  // Only now they have stopped moving.
+  size_t operand = 0, immediate = 0, stride = 0;
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    const auto& member = batch.members[i];
+    Binding& binding = bindings[i];
+    binding.operands = operands.data() + operand;
+    binding.immediates = immediates.data() + immediate;
+    binding.strides = strides.data() + stride;
+    operand += member.accesses.size();
+    immediate += member.immediates.size();
+    stride += member.accesses.size() * static_cast<size_t>(binding.rank);
+  }
 }
 
 WindowStats Window::stats() const {

@@ -55,6 +55,8 @@ struct BlockState {
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
   uint16_t slot = 0;
+  int32_t last_access = -1;  // of that program to the block
+  int32_t crowd = -1;        // where its accesses are found once they are many
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
@@ -131,6 +133,12 @@ class Window {
   static void set_recording(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
   static bool recording() noexcept { return recording_.load(std::memory_order_relaxed); }
 
+  // With true programs are contracted (canonicalise.h); those that are open, too.
+  static void set_contracting(bool on) noexcept {
+    contracting_.store(on, std::memory_order_relaxed);
+  }
+  static bool contracting() noexcept { return contracting_.load(std::memory_order_relaxed); }
+
   explicit Window(Executor& executor);
   ~Window();
   Window(const Window&) = delete;
@@ -198,17 +206,26 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
-  struct SlotState {
-    int32_t first_access = -1;
-    bool dead = false;
+  // The accesses of a block that has many, such as a flat buffer of parameters: found by their
+  // offset, and by the bytes that they touch.
+  struct Crowd {
+    struct Region {
+      int64_t begin, end;
+      std::vector<uint16_t> accesses;
+    };
+    std::unordered_map<int64_t, int32_t> last_at;  // offset; Place::next leads on
+    std::vector<Region> regions;                   // disjoint, in order
   };
+  static constexpr int kCrowded = 8;
   struct Open {
     Program program;
-    std::vector<int32_t> next_access;  // of the same slot, by access
-    std::vector<SlotState> slots;
+    std::vector<Crowd> crowds;
+    Column<bool> dead;  // by slot: the owner has freed the block
     size_t bytes = 0;
+    size_t room = 0;                   // instructions that can be appended without allocating
     bool poisoned = false;             // touches a block that failed
     std::vector<std::string> origins;  // of instructions, while capturing
+    void reserve(size_t instructions);
     void clear() noexcept;
   };
   struct Compiled {
@@ -216,48 +233,66 @@ class Window {
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
     std::vector<std::vector<uint8_t>> traversals;   // of each operand: loaded, stored or both
   };
+  struct Frame {          // of a run
+    Column<char*> bases;  // of the program's blocks
+    Column<void*> scratch;
+    // Of the batch that is about to run.
+    Column<Binding> bindings;
+    Column<void*> operands;
+    Column<uint64_t> immediates;
+    Column<int64_t> strides;
+    void bind(const Batch& batch, const std::vector<uint8_t>& traversals, const Program& program,
+              uint64_t& bytes_moved);
+  };
   struct Cached {
     Program key;
-    std::shared_ptr<const Compiled> compiled;
+    std::unique_ptr<const Compiled> compiled;
     uint64_t used;
   };
 
-  void append(const Operands& operands);
-  uint16_t slot_of(BlockState* block);
-  uint16_t access_of(const View& view, int64_t count, std::span<const int64_t> sizes);
+  void append(const Operands& operands, uint64_t number);
+  uint16_t slot_of(BlockState* block, uint64_t number);
+  uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number);
+  uint16_t another_access(const View& view, uint64_t key);
+  void make_crowd(BlockState& block);
+  void join_crowd(BlockState& block, uint16_t access);
+  int32_t last_access_at(const BlockState& block, int64_t offset) const;
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
   void raise(const BlockState& block) const;
   std::string locate() const;  // empty unless capturing
-  std::shared_ptr<const Compiled> plan_for(const Program& program);
-  std::shared_ptr<const Compiled> compile(const Program& program);
+
+  // Valid until the next call.
+  const Compiled& plan_for(const Program& program);
+  std::unique_ptr<const Compiled> compile(const Program& program);
   void evict();
 
   // Why the values of a slot are missing; null, or nothing at all, where they are there.
   using Failures = std::vector<std::shared_ptr<const Failure>>;
   struct Outcome {
-    std::shared_ptr<const Compiled> compiled;
+    const Compiled* compiled = nullptr;
     Failures failures;                      // by slot, empty if there are none
     std::shared_ptr<const Failure> raised;  // the first one
     size_t failed = 0;                      // instructions
   };
-  class Scratch;
   Outcome run(Open& open);
+  bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
+                       std::shared_ptr<const Failure>& first);
+  void release_scratch() noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
+  void execute(const Compiled& compiled, const Program& program, Outcome& outcome);
   static bool covers(const Program& program, uint16_t access, uint16_t space);
-  static void mark_stores(const Program& program, const Batch& batch, const Batch::Member& member,
-                          const std::shared_ptr<const Failure>& failure, Outcome& outcome);
-  static bool is_poisoned(const Program& program, const Batch& batch, const Batch::Member& member,
-                          Outcome& outcome);
-  void execute(const Compiled& compiled, const Program& program, const Scratch& scratch,
-               Outcome& outcome);
+  static void mark_stores(const Program& program, const Group& group, const Batch::Member& member,
+                          const std::shared_ptr<const Failure>& failure, Failures& failures);
+  static Batch what_can_run(const Batch& batch, const Program& program, Failures& failures);
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
   inline static Raise raise_ = &throw_error;
   inline static Locate locate_ = nullptr;
   inline static std::atomic<Hook> before_record_{nullptr};
   inline static std::atomic<bool> recording_{true};
+  inline static std::atomic<bool> contracting_{false};
 
   Executor& executor_;
   mutable SpinLock lock_;
@@ -266,13 +301,17 @@ class Window {
   std::atomic<uint64_t> done_{0};  // number of the last program that ran
   std::atomic<bool> empty_{true};
   std::atomic<bool> capturing_{false};
-  Open current_, running_;
+  std::array<Open, 2> programs_;
+  Open* current_ = &programs_[0];  // the open one, guarded by lock_
+  Open* running_ = &programs_[1];
 
   // Guarded by executing_.
   std::unordered_multimap<uint64_t, Cached> plans_;
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
+  std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
+  Frame frame_;      // kept, so that a flush allocates nothing
   std::vector<Flushed> captured_;
 
   WindowStats stats_;  // guarded by lock_

@@ -28,9 +28,9 @@ std::unique_ptr<GroupCode> CpuBackend::Executor::compile(const Group& group) {
   return std::make_unique<Code>(group);
 }
 
-void CpuBackend::Executor::run(const GroupCode& code, const Binding& binding) {
+void CpuBackend::Executor::run(const GroupCode& code, std::span<const Binding> bindings) {
   Parallel* const parallel = threads.load(std::memory_order_acquire);
-  cpu::run(*static_cast<const Code&>(code).compiled, binding,
+  cpu::run(*static_cast<const Code&>(code).compiled, bindings,
            parallel != nullptr ? *parallel : serial());
 }
 

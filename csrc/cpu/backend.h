@@ -24,7 +24,7 @@ class CpuBackend final : public Backend {
   class Executor final : public GroupExecutor {
    public:
     std::unique_ptr<GroupCode> compile(const Group& group) override;
-    void run(const GroupCode& code, const Binding& binding) override;
+    void run(const GroupCode& code, std::span<const Binding> bindings) override;
   };
   DeviceProperties properties_;
   Executor executor_;

@@ -50,6 +50,27 @@ HOLOGRAM_INLINE Simd<float, W> round_to_bf16(Simd<float, W> x) {
   return T::from_bits(select((is_nan(x)), u | U(0x400000), rounded) & U(0xffff0000u));
 }
 
+// The same where the low 16 bits of a NaN are zero. Such a value is called clean: it comes from a
+// bf16, or an operation made the NaN, or it is no NaN.
+template <int W>
+HOLOGRAM_INLINE Simd<uint32_t, W> round_clean_bits(Simd<float, W> x) {
+  using U = Simd<uint32_t, W>;
+  const U u = x.bits();
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    // The odd bit in the high half, 0x7fff in the low one, and their sum: (u & 0x10000) | 0x7fff.
+    const __m512i halves = _mm512_ternarylogic_epi32((__m512i)u.v, _mm512_set1_epi32(0x10000),
+                                                     _mm512_set1_epi32(0x7fff), 0xea);
+    return u + U((typename U::V)_mm512_madd_epi16(halves, _mm512_set1_epi16(1)));
+  }
+#endif
+  return u + U(0x7fff) + ((u >> 16) & U(1));
+}
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> round_clean_to_bf16(Simd<float, W> x) {
+  return Simd<float, W>::from_bits(round_clean_bits(x) & Simd<uint32_t, W>(0xffff0000u));
+}
+
 // Nearest f16, ties to even; infinite from 65520. NaN stays NaN.
 template <int W>
 HOLOGRAM_INLINE Simd<float, W> round_to_f16(Simd<float, W> x) {

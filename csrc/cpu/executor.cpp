@@ -19,12 +19,16 @@ namespace {
 
 constexpr int kMaxNodes = 4096;
 constexpr int kMaxRank = 64;
-constexpr int64_t kChunkBytes = 12'288;  // of the class's elements: what a thread claims at a time
+constexpr int64_t kClassBytes = 12'288;  // of the compute class's elements: the unit of work
 constexpr int64_t kSerialElements = 32'768;
+constexpr int kMaxStreams = 16;
 constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
 constexpr uint32_t kStackFrame = 32'768;
 constexpr DTypeSet kBool = dtype_bit(DType::b8);
+// Of f32's class, dtypes whose values are clean (cpu/convert.h).
+constexpr DTypeSet kClean = dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) |
+                            dtype_bit(DType::i16) | dtype_bit(DType::bf16);
 
 const GroupKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
@@ -137,6 +141,8 @@ class GroupCompiler {
     Place place = Place::nowhere;
     uint8_t registers = 0;  // Sethi-Ullman number: values alive at once while it is computed
     bool is_leaf = false;   // its place exists before any code
+    bool clean = false;     // cpu/convert.h
+    bool rounded = false;   // by the instruction that computes it
     int16_t slot = -1;
     int32_t uses = 0;          // not emitted yet
     int32_t first_store = -1;  // of the list through next_store_
@@ -280,7 +286,22 @@ class GroupCompiler {
       }
       if (node.kind == NodeKind::load && value.place == Place::nowhere) value.registers = 1;
       value.is_leaf = value.place != Place::nowhere;
+      value.clean = (kClean & dtype_bit(node.dtype)) != 0 || is_clean_unrounded(node);
     }
+  }
+
+  // Whether a value is clean (cpu/convert.h) before it is rounded to its dtype: operations keep the
+  // payload of a NaN that they are given, or make one without.
+  bool is_clean_unrounded(const Node& node) const {
+    switch (node.kind) {
+      case NodeKind::load: return (kClean & dtype_bit(group_.operands[node.a].dtype)) != 0;
+      case NodeKind::immediate: return true;
+      default: break;
+    }
+    for (int k = 0; k < arity(node); ++k) {
+      if (!values_[argument(node, k)].clean) return false;
+    }
+    return true;
   }
 
   Place place_of(DType dtype) const {
@@ -430,9 +451,9 @@ class GroupCompiler {
         rounded = is_exact(group_.nodes[node.a].dtype, node.dtype);
         break;
       default: {
-        compute(node);
+        compute(v);
         const OpInfo& info = op_info(node.op);
-        rounded = info.has(kPredicate);
+        rounded = info.has(kPredicate) || value.rounded;
         // (Negation makes -0, which no integer is.)
         if (!rounded && (keeps_precision(node.op) || ((node.op == Op::neg || node.op == Op::abs) &&
                                                       (dtype_bit(node.dtype) & kReal) != 0))) {
@@ -445,7 +466,7 @@ class GroupCompiler {
     }
     accumulator_ = v;
     rounded = rounded || node.dtype == own_;
-    if (!rounded && !stored_at_once(v)) push(kernels_.round[index_of(node.dtype)]);
+    if (!rounded && !stored_at_once(v)) push(round_to(node));
     // Stores that can happen now spare a place; a store that keeps every bit is one.
     for (int s = value.first_store; s >= 0; s = next_store_[s]) {
       if (done_[s] || is_hazard(s)) continue;
@@ -459,6 +480,12 @@ class GroupCompiler {
       }
     }
     if (value.uses > own) spill(v);
+  }
+
+  // Rounds the result of a node to its dtype.
+  AnyCode round_to(const Node& node) const {
+    const bool clean = node.dtype == DType::bf16 && own_ == DType::f32 && is_clean_unrounded(node);
+    return clean ? kernels_.round_clean : kernels_.round[index_of(node.dtype)];
   }
 
   // Whether the only use is a store that rounds to the value's dtype itself and can happen now.
@@ -476,7 +503,10 @@ class GroupCompiler {
 
   void emit_store(int s) {
     const uint16_t operand = group_.nodes[s].b;
-    push(kernels_.store[index_of(group_.operands[operand].dtype)], {operand, 0, -1});
+    const DType dtype = group_.operands[operand].dtype;
+    const bool clean = dtype == DType::bf16 && own_ == DType::f32 &&
+                       is_clean_unrounded(group_.nodes[group_.nodes[s].a]);
+    push(clean ? kernels_.store_clean : kernels_.store[index_of(dtype)], {operand, 0, -1});
     done_[s] = true;
   }
 
@@ -523,14 +553,15 @@ class GroupCompiler {
 
   // ---- operations ----
 
-  void compute(const Node& node) {
+  void compute(int v) {
+    const Node& node = group_.nodes[v];
     const int n = op_info(node.op).arity;
     if (n == 1) {
       emit(node.a);
       release(node.a);
       push(kernels_.unary[index(node.op)]);
     } else if (n == 2) {
-      binary(node);
+      binary(v);
     } else {
       ternary(node);
     }
@@ -577,6 +608,7 @@ class GroupCompiler {
     if (has_place(x) && values_[x].place == Place::splat) std::swap(x, y);
     const int pair = pair_of(x, y);
     if (pair < 0 || pair % 3 == 2) return -1;
+    if (pair / 3 == 1 && !(values_[x].clean && values_[y].clean)) return -1;
     const DType rounds[] = {own_, DType::bf16, DType::f16};
     return node.dtype == rounds[pair / 3] ? pair : -1;
   }
@@ -589,7 +621,8 @@ class GroupCompiler {
   }
 
   // The accumulator and x * y in one instruction, where the node is that.
-  bool with_product(const Node& node) {
+  bool with_product(int v) {
+    const Node& node = group_.nodes[v];
     if (node.a == node.b) return false;
     int x = 0, y = 0;
     for (const bool second : {true, false}) {
@@ -602,36 +635,51 @@ class GroupCompiler {
         spill(other);
         return false;
       }
-      push(kernels_.with_product[index(node.op) + (second ? 0 : 4)][pair], values_[x].where,
-           values_[y].where);
-      release(x);
-      release(y);
-      release(product);
-      release(other);
+      for (const int u : {x, y, product, other}) release(u);
+      const size_t row = index(node.op) + (second ? 0 : 4);
+      push_arithmetic(v, kernels_.plain.with_product[row][pair],
+                      kernels_.to_bf16.with_product[row][pair], values_[x].where, values_[y].where);
       return true;
     }
     return false;
   }
 
-  void binary(const Node& node) {
+  // An arithmetic operation, which rounds its result where there is an instruction for that. Its
+  // operands have been released: their memory may be what the result is stored to.
+  void push_arithmetic(int v, AnyCode plain, AnyCode to_bf16, Reference x = {}, Reference y = {}) {
+    const Node& node = group_.nodes[v];
+    const bool joins = to_bf16 != nullptr && node.dtype == DType::bf16 &&
+                       is_clean_unrounded(node) && !stored_at_once(v);
+    values_[v].rounded = joins;
+    push(joins ? to_bf16 : plain, x, y);
+  }
+
+  void binary(int v) {
+    const Node& node = group_.nodes[v];
     const int a = node.a, b = node.b;
-    const auto& forms = kernels_.binary[index(node.op)];
-    if (with_product(node)) return;
-    static_assert(static_cast<int>(Op::div) == 3, "the order of ClassKernels::start");
+    if (with_product(v)) return;
+    static_assert(static_cast<int>(Op::div) == 3, "the order of Arithmetic");
+    const auto finish = [&](int form, Reference where = {}) {
+      release(a);
+      release(b);
+      const AnyCode to_bf16 =
+          node.op <= Op::div ? kernels_.binary_to_bf16[index(node.op)][form] : nullptr;
+      push_arithmetic(v, kernels_.binary[index(node.op)][form], to_bf16, where);
+    };
     if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
         accumulator_ != b) {
       if (const int pair = pair_of(a, b); pair >= 0) {
-        push(kernels_.start[index(node.op)][pair], values_[a].where, values_[b].where);
         release(a);
         release(b);
+        push_arithmetic(v, kernels_.plain.start[index(node.op)][pair],
+                        kernels_.to_bf16.start[index(node.op)][pair], values_[a].where,
+                        values_[b].where);
         return;
       }
     }
     if (a == b) {
       emit(a, 2);
-      push(forms[kSelf]);
-      release(a);
-      release(b);
+      finish(kSelf);
       return;
     }
     int first = a;  // the one that ends in the accumulator
@@ -652,9 +700,7 @@ class GroupCompiler {
     emit(first);
     const int other = first == a ? b : a;
     const int swapped = first == a ? 0 : static_cast<int>(kSwapped);
-    push(forms[swapped + form_of(values_[other].place)], values_[other].where);
-    release(a);
-    release(b);
+    finish(swapped + form_of(values_[other].place), values_[other].where);
   }
 
   // As the operand of a ternary operation: half types are converted first.
@@ -836,40 +882,49 @@ void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step
 
 class GroupRun {
  public:
-  GroupRun(const CompiledGroup& group, const Binding& binding)
+  GroupRun(const CompiledGroup& group, std::span<const Binding> bindings)
       : group_(group),
-        binding_(binding),
+        bindings_(bindings),
         kernels_(*group.kernels_),
         size_(static_cast<long>(dtype_size(kernels_.own))),
-        mode_(float_mode()) {
-    if (group.strided_) collapse();
-  }
+        class_elements_(kClassBytes / size_),
+        mode_(float_mode()) {}
 
   void run(Parallel& parallel) {
-    const int64_t count = binding_.count;
-    const int64_t chunks = (count * size_ + kChunkBytes - 1) / kChunkBytes;
-    const int threads =
-        count < kSerialElements
-            ? 1
-            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), chunks));
-    choose_streams();
-    if (threads == 1) {
-      alignas(64) char buffer[kStackFrame];
-      if (group_.frame_size_ <= kStackFrame) {
-        set_up(buffer);
-        range(buffer, 0, count);
-        return;
-      }
+    int64_t elements = 0;
+    for (const Binding& binding : bindings_) {
+      elements += binding.count;
+      classes_ += classes_of(binding);
     }
-    const std::unique_ptr<char, Free> frames(allocate(group_.frame_size_ * size_t(threads)));
-    frames_ = frames.get();
-    for (int i = 0; i < threads; ++i) set_up(frames_ + i * size_t{group_.frame_size_});
+    const int threads =
+        elements < kSerialElements
+            ? 1
+            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), classes_));
+    if (group_.strided_) {
+      if (bindings_.size() > 1) {
+        more_spaces_.resize(bindings_.size());
+        spaces_ = more_spaces_.data();
+      }
+      for (size_t i = 0; i < bindings_.size(); ++i) collapse(bindings_[i], spaces_[i]);
+    }
+    std::unique_ptr<char, Free> frames;
+    if (group_.frame_size_ > kStackFrame) {
+      frames.reset(allocate(group_.frame_size_ * static_cast<size_t>(threads)));
+      frames_ = frames.get();
+    }
     if (threads == 1) {
-      range(frames_, 0, count);
+      if (frames_ != nullptr) {
+        whole(frames_);
+      } else {
+        alignas(64) char frame[kStackFrame];
+        whole(frame);
+      }
       return;
     }
+    // Few enough for the processor to see streams, enough for threads to finish together.
+    claim_ = std::clamp<int64_t>(classes_ / (threads * int64_t{16}), 1, 16);
     parallel.run(
-        threads, [](void* self, int i) { static_cast<GroupRun*>(self)->work(i); }, this);
+        threads, [](void* self) { static_cast<GroupRun*>(self)->work(); }, this);
   }
 
  private:
@@ -882,32 +937,85 @@ class GroupRun {
     return static_cast<char*>(p);
   }
 
-  // One thread's share: chunks as long as there are any.
-  void work(int thread) {
+  // The space of a binding with as few dimensions as the strides of its strided operands allow.
+  struct Space {
+    int rank = 0;
+    size_t step = 1;               // from one row of numbers to the next
+    std::vector<int64_t> numbers;  // sizes, then strides in bytes of each use
+
+    int64_t* sizes() { return numbers.data(); }
+    const int64_t* sizes() const { return numbers.data(); }
+    int64_t* strides(size_t use) { return numbers.data() + (use + 1) * step; }
+    const int64_t* strides(size_t use) const { return numbers.data() + (use + 1) * step; }
+  };
+
+  // A binding on its way through one thread.
+  struct Member {
+    const Binding& binding;
+    const Space* space;  // null where no operand is strided
+    char* frame;
+    Stream streams[kMaxStreams];
+    int stream_count;
+
+    char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
+  };
+
+  int64_t classes_of(const Binding& binding) const {
+    return (binding.count + class_elements_ - 1) / class_elements_;
+  }
+
+  // All of it, by the calling thread.
+  void whole(char* frame) const {
+    for (size_t i = 0; i < bindings_.size(); ++i) {
+      if (bindings_[i].count > 0) range(set_up(i, frame), 0, bindings_[i].count);
+    }
+  }
+
+  // One thread's share: some classes at a time as long as there are any.
+  void work() {
+    if (frames_ != nullptr) {
+      const auto thread = static_cast<size_t>(next_frame_.fetch_add(1, std::memory_order_relaxed));
+      share(frames_ + thread * group_.frame_size_);
+    } else {
+      alignas(64) char frame[kStackFrame];
+      share(frame);
+    }
+  }
+
+  void share(char* frame) {
     const unsigned before = float_mode();
     set_float_mode(mode_);
-    const int64_t step = kChunkBytes / size_, count = binding_.count;
-    char* frame = frames_ + thread * size_t{group_.frame_size_};
+    size_t member = 0;
+    int64_t first = 0;  // class of the member
     while (true) {
-      const int64_t begin = next_.fetch_add(1, std::memory_order_relaxed) * step;
-      if (begin >= count) break;
-      range(frame, begin, std::min(begin + step, count));
+      int64_t at = next_class_.fetch_add(claim_, std::memory_order_relaxed);
+      const int64_t end = std::min(at + claim_, classes_);
+      if (at >= end) break;
+      while (at < end) {
+        int64_t beyond = first + classes_of(bindings_[member]);
+        for (; beyond <= at; beyond += classes_of(bindings_[++member])) first = beyond;
+        const int64_t stop = std::min(end, beyond);
+        range(set_up(member, frame), (at - first) * class_elements_,
+              std::min((stop - first) * class_elements_, bindings_[member].count));
+        at = stop;
+      }
     }
     set_float_mode(before);
   }
 
   int pointer_count() const { return group_.operands_ + 3; }
 
-  void set_up(char* frame) const {
+  Member set_up(size_t index, char* frame) const {
+    const Binding& binding = bindings_[index];
     char** R = reinterpret_cast<char**>(frame);
     const int n = group_.operands_;
-    for (int i = 0; i < n; ++i) R[i] = static_cast<char*>(binding_.operands[i]);
+    for (int i = 0; i < n; ++i) R[i] = static_cast<char*>(binding.operands[i]);
     R[n] = frame + group_.slots_;
-    R[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding_.immediates));
+    R[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding.immediates));
     R[n + 2] = frame + group_.scalars_at_;
     for (size_t i = 0; i < group_.scalars_.size(); ++i) {
       const auto& use = group_.scalars_[i];
-      const void* x = binding_.operands[use.operand];
+      const void* x = binding.operands[use.operand];
       uint64_t bits = 0;
       switch (group_.class_) {
         case ComputeClass::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
@@ -916,20 +1024,23 @@ class GroupRun {
       }
       std::memcpy(R[n + 2] + 8 * i, &bits, sizeof bits);
     }
+    Member member{binding, group_.strided_ ? &spaces_[index] : nullptr, frame, {}, 0};
+    choose_streams(member);
+    return member;
   }
 
   // Elements [begin, end); begin is the first of a block.
-  void range(char* frame, int64_t begin, int64_t end) const {
-    char* const* R = reinterpret_cast<char* const*>(frame);
+  void range(const Member& member, int64_t begin, int64_t end) const {
     if (group_.strided_) {
-      strided_range(frame, begin, end);
+      strided_range(member, begin, end);
       return;
     }
     const int64_t whole = begin + (end - begin) / kernels_.lanes * kernels_.lanes;
     if (whole > begin) {
-      kernels_.run(group_.code_.data(), R, begin * size_, whole * size_, streams_, stream_count_);
+      kernels_.run(group_.code_.data(), member.pointers(), begin * size_, whole * size_,
+                   member.streams, member.stream_count);
     }
-    if (whole < end) tail(frame, whole, end - whole);
+    if (whole < end) tail(member.frame, whole, end - whole);
   }
 
   char** block_pointers(char* frame) const {
@@ -962,51 +1073,47 @@ class GroupRun {
 
   // ---- strided operands: block by block ----
 
-  // The space with as few dimensions as the strides allow. Strides of the uses in order.
-  void collapse() {
-    const int rank = binding_.rank;
+  void collapse(const Binding& binding, Space& space) const {
+    const int rank = binding.rank;
     if (rank > kMaxRank) throw Error("more than 64 dimensions");
     const auto uses = group_.uses_.size();
-    strides_.resize(uses * static_cast<size_t>(std::max(rank, 1)));
+    space.step = static_cast<size_t>(std::max(rank, 1));
+    space.numbers.resize((uses + 1) * space.step);
     const auto stride = [&](size_t use, int d) {
-      return binding_.strides[group_.uses_[use].operand * rank + d];
+      return binding.strides[group_.uses_[use].operand * rank + d];
     };
-    rank_ = 0;
     for (int d = 0; d < rank; ++d) {
-      const int64_t size = binding_.sizes[d];
+      const int64_t size = binding.sizes[d];
       if (size == 1) continue;
-      bool merge = rank_ > 0;
+      bool merge = space.rank > 0;
       for (size_t u = 0; merge && u < uses; ++u) {
         if (!group_.uses_[u].strided) continue;
-        merge = strides_[u * kStep(rank) + rank_ - 1] == stride(u, d) * size;
+        merge = space.strides(u)[space.rank - 1] == stride(u, d) * size;
       }
-      if (!merge) sizes_[rank_++] = 1;
-      sizes_[rank_ - 1] *= size;
-      for (size_t u = 0; u < uses; ++u) strides_[u * kStep(rank) + rank_ - 1] = stride(u, d);
+      if (!merge) space.sizes()[space.rank++] = 1;
+      space.sizes()[space.rank - 1] *= size;
+      for (size_t u = 0; u < uses; ++u) space.strides(u)[space.rank - 1] = stride(u, d);
     }
-    step_ = kStep(rank);
-    if (rank_ == 0) {
-      sizes_[rank_++] = 1;
-      for (size_t u = 0; u < uses; ++u) strides_[u * step_] = 0;
-    }
+    if (space.rank == 0) space.sizes()[space.rank++] = 1;
   }
-  static size_t kStep(int rank) { return static_cast<size_t>(std::max(rank, 1)); }
 
-  void strided_range(char* frame, int64_t begin, int64_t end) const {
+  void strided_range(const Member& member, int64_t begin, int64_t end) const {
+    const Space& space = *member.space;
+    char* frame = member.frame;
     int64_t position[kMaxRank];
     int64_t rest = begin;
-    for (int d = rank_ - 1; d >= 0; --d) {
-      position[d] = rest % sizes_[d];
-      rest /= sizes_[d];
+    for (int d = space.rank - 1; d >= 0; --d) {
+      position[d] = rest % space.sizes()[d];
+      rest /= space.sizes()[d];
     }
-    char* const* R = reinterpret_cast<char* const*>(frame);
+    char* const* R = member.pointers();
     char** B = block_pointers(frame);
     const char* held[kHeld] = {};
     for (int64_t at = begin; at < end; at += kernels_.lanes) {
       const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
         const auto& use = group_.uses_[u];
-        B[use.operand] = place_block(frame, R, u, at, n, position, held);
+        B[use.operand] = place_block(member, u, at, n, position, held);
       }
       kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
@@ -1014,7 +1121,7 @@ class GroupRun {
         char* scratch = frame + use.scratch;
         if (!use.stored || B[use.operand] != scratch) continue;
         if (use.strided) {
-          walk(u, R[use.operand], n, position,
+          walk(space, u, R[use.operand], n, position,
                [&](char* data, int64_t stride, int64_t done, int64_t run) {
                  copy_strided(data, stride, scratch + done * use.size, use.size, run, use.size);
                });
@@ -1022,38 +1129,41 @@ class GroupRun {
           std::memcpy(R[use.operand] + at * use.size, scratch, static_cast<size_t>(n) * use.size);
         }
       }
-      advance(position, n);
+      advance(space, position, n);
     }
   }
 
   // Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
   // held[u]: the element that fills the copy since an earlier block, or null.
-  char* place_block(char* frame, char* const* R, size_t u, int64_t at, int64_t n,
-                    const int64_t* position, const char** held) const {
+  char* place_block(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
+                    const char** held) const {
     const auto& use = group_.uses_[u];
-    char* scratch = frame + use.scratch;
+    const Space& space = *member.space;
+    char* const* R = member.pointers();
+    char* scratch = member.frame + use.scratch;
     const bool full = n == kernels_.lanes;
     if (!use.strided) {
       char* data = R[use.operand] + at * use.size;
       if (full) return data;
       if (use.loaded) std::memcpy(scratch, data, static_cast<size_t>(n) * use.size);
     } else {
-      const int64_t left = sizes_[rank_ - 1] - position[rank_ - 1];
-      if (full && left >= n && strides_[u * step_ + rank_ - 1] == use.size) {
-        return R[use.operand] + offset(u, position);
+      const int64_t left = space.sizes()[space.rank - 1] - position[space.rank - 1];
+      const int64_t stride = space.strides(u)[space.rank - 1];
+      if (full && left >= n && stride == use.size) {
+        return R[use.operand] + offset(space, u, position);
       }
       if (use.loaded && !use.stored && u < kHeld) {
         const char* element = nullptr;
-        if (full && left >= n && strides_[u * step_ + rank_ - 1] == 0) {
-          element = R[use.operand] + offset(u, position);
+        if (full && left >= n && stride == 0) {
+          element = R[use.operand] + offset(space, u, position);
           if (element == held[u]) return scratch;
         }
         held[u] = element;
       }
       if (use.loaded) {
-        walk(u, R[use.operand], n, position,
-             [&](const char* data, int64_t stride, int64_t done, int64_t run) {
-               copy_strided(scratch + done * use.size, use.size, data, stride, run, use.size);
+        walk(space, u, R[use.operand], n, position,
+             [&](const char* data, int64_t step, int64_t done, int64_t run) {
+               copy_strided(scratch + done * use.size, use.size, data, step, run, use.size);
              });
       }
     }
@@ -1063,69 +1173,67 @@ class GroupRun {
     return scratch;
   }
 
-  int64_t offset(size_t u, const int64_t* position) const {
+  static int64_t offset(const Space& space, size_t u, const int64_t* position) {
     int64_t bytes = 0;
-    for (int d = 0; d < rank_; ++d) bytes += position[d] * strides_[u * step_ + d];
+    for (int d = 0; d < space.rank; ++d) bytes += position[d] * space.strides(u)[d];
     return bytes;
   }
 
   // Calls body(address, stride, elements before, elements) for each piece of a row in the block.
   template <class Body>
-  void walk(size_t u, char* base, int64_t n, const int64_t* position, Body&& body) const {
+  static void walk(const Space& space, size_t u, char* base, int64_t n, const int64_t* position,
+                   Body&& body) {
     int64_t here[kMaxRank];
-    std::copy_n(position, rank_, here);
-    const int inner = rank_ - 1;
-    const int64_t stride = strides_[u * step_ + inner];
+    std::copy_n(position, space.rank, here);
+    const int inner = space.rank - 1;
+    const int64_t stride = space.strides(u)[inner];
     for (int64_t done = 0; done < n;) {
-      const int64_t run = std::min(sizes_[inner] - here[inner], n - done);
-      body(base + offset(u, here), stride, done, run);
+      const int64_t run = std::min(space.sizes()[inner] - here[inner], n - done);
+      body(base + offset(space, u, here), stride, done, run);
       done += run;
-      advance(here, run);
+      advance(space, here, run);
     }
   }
 
-  void advance(int64_t* position, int64_t n) const {
-    for (int d = rank_ - 1; d >= 0; --d) {
+  static void advance(const Space& space, int64_t* position, int64_t n) {
+    for (int d = space.rank - 1; d >= 0; --d) {
       position[d] += n;
-      if (position[d] < sizes_[d]) return;
-      n = position[d] / sizes_[d];
-      position[d] %= sizes_[d];
+      if (position[d] < space.sizes()[d]) return;
+      n = position[d] / space.sizes()[d];
+      position[d] %= space.sizes()[d];
     }
   }
 
-  void choose_streams() {
-    if (group_.strided_) return;
-    if (group_.uses_.size() < kFewStreams) return;
+  void choose_streams(Member& member) const {
+    if (group_.strided_ || group_.uses_.size() < kFewStreams) return;
     int64_t bytes = 0;
-    for (const auto& use : group_.uses_) bytes += use.size * binding_.count;
+    for (const auto& use : group_.uses_) bytes += use.size * member.binding.count;
     if (bytes < (int64_t{1} << 20)) return;
     for (const auto& use : group_.uses_) {
-      if (stream_count_ == kMaxStreams) break;
-      streams_[stream_count_++] = {use.operand, use.size, kPrefetchDistance};
+      if (member.stream_count == kMaxStreams) break;
+      member.streams[member.stream_count++] = {use.operand, use.size, kPrefetchDistance};
     }
   }
 
-  static constexpr int kMaxStreams = 16;
   static constexpr size_t kHeld = 16;
 
   const CompiledGroup& group_;
-  const Binding& binding_;
+  const std::span<const Binding> bindings_;
   const ClassKernels& kernels_;
-  const long size_;      // of the class's elements
+  const long size_;  // of the class's elements
+  const int64_t class_elements_;
   const unsigned mode_;  // of floating point, in the calling thread
-  std::atomic<int64_t> next_{0};
-  char* frames_ = nullptr;
-  Stream streams_[kMaxStreams];
-  int stream_count_ = 0;
-  int rank_ = 0;
-  size_t step_ = 1;  // of strides_, from one use to the next
-  int64_t sizes_[kMaxRank];
-  std::vector<int64_t> strides_;
+  int64_t classes_ = 0;  // of all members
+  int64_t claim_ = 1;    // classes that a thread takes at a time
+  Space space_, *spaces_ = &space_;
+  std::vector<Space> more_spaces_;  // of members, where operands are strided
+  char* frames_ = nullptr;          // one per thread, if they do not fit the stack
+  std::atomic<int64_t> next_class_{0};
+  std::atomic<int> next_frame_{0};
 };
 
-void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel) {
-  if (binding.count <= 0) return;
-  GroupRun(group, binding).run(parallel);
+void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
+  GroupRun(group, bindings).run(parallel);
 }
 
 }  // namespace hologram::cpu

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "atlas/group.h"
@@ -19,10 +20,10 @@ namespace hologram::cpu {
 struct Parallel {
   virtual ~Parallel() = default;
   virtual int threads() const { return 1; }
-  // Calls body(context, i) for each i below `tasks`, in any order and on any thread, and waits.
-  // `body` does not throw.
-  virtual void run(int tasks, void (*body)(void*, int), void* context) {
-    for (int i = 0; i < tasks; ++i) body(context, i);
+  // Calls body(context) on the calling thread and at the same time on up to threads - 1 others,
+  // once on each, and waits. `body` does not throw; it takes its work from a counter.
+  virtual void run([[maybe_unused]] int threads, void (*body)(void*), void* context) {
+    body(context);
   }
 };
 Parallel& serial();
@@ -64,7 +65,13 @@ class CompiledGroup {
 // i64 or f64 to a value of f32's class that is not real, floats to b8 in i64). At most 4096 nodes.
 std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
 
-// Reserves what it needs before the first store; throws OutOfMemory or Error only then.
-void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel = serial());
+// Runs the group with each of the bindings, in any order and at the same time: they may not touch
+// memory that another one stores to. Reserves what it needs before the first store; throws
+// OutOfMemory or Error only then.
+void run(const CompiledGroup& group, std::span<const Binding> bindings,
+         Parallel& parallel = serial());
+inline void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel = serial()) {
+  run(group, {&binding, 1}, parallel);
+}
 
 }  // namespace hologram::cpu

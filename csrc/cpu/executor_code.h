@@ -34,19 +34,28 @@ struct Stream {
   long distance;
 };
 
+// add, sub, mul and div of more than one operand from memory.
+struct Arithmetic {
+  // Into the accumulator.
+  AnyCode start[4][kPairCount];
+  // The accumulator and x * y, then the other way round. The product is rounded to the dtype of x;
+  // a splat is y. The product of bf16 has to be clean.
+  AnyCode with_product[8][kPairCount];
+};
+
 // The instructions of one compute class.
 struct ClassKernels {
   int lanes;  // elements of a block
   DType own;  // the dtype of the class
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;
+  AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
   AnyCode unary[kOpCount];
   AnyCode binary[kOpCount][kFormCount];
-  // add, sub, mul and div of two operands, into the accumulator.
-  AnyCode start[4][kPairCount];
-  // add, sub, mul and div of the accumulator and x * y, then the other way round. The product is
-  // rounded to the dtype of x; a splat is y.
-  AnyCode with_product[8][kPairCount];
+  Arithmetic plain;
+  // The result is clean and rounded to bf16 (cpu/convert.h); f32 only, null where there is none.
+  Arithmetic to_bf16;
+  AnyCode binary_to_bf16[4][kFormCount];
   // By the accumulator's place among the operands; bit 0 and 1: the first and the second of the
   // others is a splat.
   AnyCode ternary[kOpCount][3][4];

@@ -74,19 +74,54 @@ struct Lanes<double, DType::f64, W> : SameLanes<double, W> {};
 template <int W>
 struct Lanes<int64_t, DType::i64, W> : SameLanes<int64_t, W> {};
 
-// 16-bit words, one in each lane of 32 bits.
+// 16-bit words, one in each lane of 32 bits. (GCC 12 makes six instructions of a conversion.)
 template <int W>
 HOLOGRAM_INLINE Simd<uint32_t, W> load_words(const char* p, int k) {
+  using V = Native<uint32_t, W>;
   typedef uint16_t Words __attribute__((vector_size(W / 2)));
   Words words;
   __builtin_memcpy(&words, p + k * (W / 2), sizeof words);
-  return __builtin_convertvector(words, Native<uint32_t, W>);
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    return (V)_mm512_cvtepu16_epi32((__m256i)words);
+  } else if constexpr (W == 32) {
+    return (V)_mm256_cvtepu16_epi32((__m128i)words);
+  }
+#endif
+  return __builtin_convertvector(words, V);
 }
 template <int W>
 HOLOGRAM_INLINE void store_words(char* p, int k, Simd<uint32_t, W> x) {
   typedef uint16_t Words __attribute__((vector_size(W / 2)));
-  const Words words = __builtin_convertvector(x.v, Words);
+  Words words;
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    words = (Words)_mm512_cvtepi32_epi16((__m512i)x.v);
+  } else {
+    words = __builtin_convertvector(x.v, Words);
+  }
+#else
+  words = __builtin_convertvector(x.v, Words);
+#endif
   __builtin_memcpy(p + k * (W / 2), &words, sizeof words);
+}
+
+// The high words of the lanes of x, then those of y.
+template <int W>
+HOLOGRAM_INLINE void store_word_pairs(char* p, Simd<uint32_t, W> x, Simd<uint32_t, W> y) {
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    alignas(64) static constexpr uint16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                      23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                      45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const __m512i words =
+        _mm512_permutex2var_epi16((__m512i)x.v, _mm512_load_si512(kOdd), (__m512i)y.v);
+    __builtin_memcpy(p, &words, sizeof words);
+    return;
+  }
+#endif
+  store_words(p, 0, x >> 16);
+  store_words(p, 1, y >> 16);
 }
 
 template <int W>
@@ -100,6 +135,11 @@ struct Lanes<float, DType::bf16, W> {
     store_words(p, k, bf16_bits(round_to_bf16(x)));
   }
   HOLOGRAM_INLINE static Vec round(Vec x) { return round_to_bf16(x); }
+  HOLOGRAM_INLINE static Vec round_clean(Vec x) { return round_clean_to_bf16(x); }
+  // Two vectors, `k` and the one after it.
+  HOLOGRAM_INLINE static void store_clean(char* p, int k, Vec x, Vec y) {
+    store_word_pairs<W>(p + k * (W / 2), round_clean_bits(x), round_clean_bits(y));
+  }
 };
 
 template <int W>
@@ -211,11 +251,12 @@ template <class T, int W>
 constexpr bool is_heavy(Op op) {
   // With 32 registers the constants stay in some of them.
   if (std::is_same_v<T, float> && W == 64 &&
-      (op == Op::exp || op == Op::log || op == Op::tanh || op == Op::sigmoid || op == Op::fma)) {
+      (op == Op::exp || op == Op::log || op == Op::tanh || op == Op::sigmoid)) {
     return false;
   }
+  if (op == Op::fma) return W == 16;  // the baseline emulates it
   if (std::is_same_v<T, int64_t>) return op == Op::mul || op == Op::clamp;
-  return (op >= Op::exp && op <= Op::pow) || op == Op::fma;
+  return op >= Op::exp && op <= Op::pow;
 }
 
 template <class T, int W>
@@ -285,6 +326,24 @@ struct Instructions {
     HOLOGRAM_NEXT;
   }
 
+  // bf16 from clean lanes (cpu/convert.h).
+  static void store_clean(HOLOGRAM_STATE) {
+    using L = Lanes<float, DType::bf16, W>;
+    char* p = address<Bf16>(ip->x, R, off);
+    L::store_clean(p, 0, a0, a1);
+    L::store_clean(p, 2, a2, a3);
+    L::store_clean(p, 4, a4, a5);
+    L::store_clean(p, 6, a6, a7);
+    HOLOGRAM_NEXT;
+  }
+  static void round_clean(HOLOGRAM_STATE) {
+    using L = Lanes<float, DType::bf16, W>;
+#define HOLOGRAM_Y(k, a) L::round_clean(a).v
+    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
+#undef HOLOGRAM_Y
+    HOLOGRAM_NEXT;
+  }
+
   // The accumulator as operand `place` of the row, y and z as the others in order.
   template <class Row, int place>
   HOLOGRAM_INLINE static V compute(V a, Vec y, Vec z) {
@@ -315,36 +374,54 @@ struct Instructions {
     HOLOGRAM_INLINE Vec get(int, V a) const { return a; }
   };
 
-  template <class Row, int place, class Y, class Z>
+  // What becomes of the result of an operation.
+  struct AsItIs {
+    HOLOGRAM_INLINE static V apply(V x) { return x; }
+  };
+  struct ToBf16 {  // it is clean
+    HOLOGRAM_INLINE static V apply(V x) { return Lanes<T, DType::bf16, W>::round_clean(x).v; }
+  };
+
+  template <class Row, int place, class Y, class Z, class Rounding = AsItIs>
   static void operate(HOLOGRAM_STATE) {
     const Y y(ip->x, R, off);
     const Z z(ip->y, R, off);
-#define HOLOGRAM_Y(k, a) compute<Row, place>(a, y.get(k, a), z.get(k, a))
+#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)))
     HOLOGRAM_FOR_ALL((is_heavy<T, W>(Row::kOp)), HOLOGRAM_Y)
 #undef HOLOGRAM_Y
     HOLOGRAM_NEXT;
   }
 
   // Both operands beside the accumulator, which is overwritten.
-  template <class Row, class X, class Y>
+  template <class Row, class X, class Y, class Rounding = AsItIs>
   static void start(HOLOGRAM_STATE) {
     const X x(ip->x, R, off);
     const Y y(ip->y, R, off);
-#define HOLOGRAM_Y(k, a) compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a))
+#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a)))
     HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
 #undef HOLOGRAM_Y
     HOLOGRAM_NEXT;
   }
 
+  // A bf16 product is clean: the compiler sees to that.
+  template <DType dtype>
+  HOLOGRAM_INLINE static Vec round_product(Vec x) {
+    if constexpr (dtype == DType::bf16) {
+      return Lanes<T, dtype, W>::round_clean(x);
+    } else {
+      return Lanes<T, dtype, W>::round(x);
+    }
+  }
+
   // The row of the accumulator, as operand `place`, and the product of two others.
-  template <class Row, int place, DType dtype, class X, class Y>
+  template <class Row, int place, DType dtype, class X, class Y, class Rounding = AsItIs>
   static void multiply_then(HOLOGRAM_STATE) {
     const X x(ip->x, R, off);
     const Y y(ip->y, R, off);
-#define HOLOGRAM_Y(k, a)                                                                         \
-  compute<Row, place>(                                                                           \
-      a, Lanes<T, dtype, W>::round(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a))), \
-      Vec(a))
+    const auto product = [&](int k, V a) __attribute__((always_inline)) {
+      return round_product<dtype>(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a)));
+    };
+#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, place>(a, product(k, a), Vec(a)))
     HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
 #undef HOLOGRAM_Y
     HOLOGRAM_NEXT;
@@ -368,20 +445,7 @@ struct Instructions {
     } else if constexpr (Row::kArity == 1) {
       kernels.unary[op] = any(operate<Row, 0, FromSelf, FromSelf>);
     } else if constexpr (Row::kArity == 2) {
-      auto& row = kernels.binary[op];
-      row[kMemory] = any(operate<Row, 0, Memory, FromSelf>);
-      row[kSplat] = any(operate<Row, 0, FromSplat, FromSelf>);
-      row[kSelf] = any(operate<Row, 0, FromSelf, FromSelf>);
-      row[kSwapped + kMemory] = any(operate<Row, 1, Memory, FromSelf>);
-      row[kSwapped + kSplat] = any(operate<Row, 1, FromSplat, FromSelf>);
-      if constexpr (std::is_same_v<T, float>) {
-        using MemoryBf16 = FromMemory<DType::bf16>;
-        using MemoryF16 = FromMemory<DType::f16>;
-        row[kMemoryBf16] = any(operate<Row, 0, MemoryBf16, FromSelf>);
-        row[kMemoryF16] = any(operate<Row, 0, MemoryF16, FromSelf>);
-        row[kSwapped + kMemoryBf16] = any(operate<Row, 1, MemoryBf16, FromSelf>);
-        row[kSwapped + kMemoryF16] = any(operate<Row, 1, MemoryF16, FromSelf>);
-      }
+      add_forms<Row, AsItIs>(kernels.binary[op]);
     } else {
       auto& row = kernels.ternary[op];
       add_places<Row, 0>(row);
@@ -396,44 +460,50 @@ struct Instructions {
     row[place][2] = any(operate<Row, place, Memory, FromSplat>);
     row[place][3] = any(operate<Row, place, FromSplat, FromSplat>);
   }
-  template <class Row>
-  static void add_starts(ClassKernels& kernels) {
-    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
-      AnyCode* row = kernels.start[static_cast<size_t>(Row::kOp)];
-      add_start_pairs<Row, Memory>(row + kMM);
-      if constexpr (std::is_same_v<T, float>) {
-        add_start_pairs<Row, FromMemory<DType::bf16>>(row + kBB);
-        add_start_pairs<Row, FromMemory<DType::f16>>(row + kHH);
-      }
-    }
-  }
-  template <class Row, class M>
-  static void add_start_pairs(AnyCode* row) {
-    row[0] = any(start<Row, M, M>);
-    row[1] = any(start<Row, M, FromSplat>);
-    row[2] = any(start<Row, FromSplat, M>);
-  }
-  template <class Row>
-  static void add_products(ClassKernels& kernels) {
-    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
-      constexpr size_t op = static_cast<size_t>(Row::kOp);
-      add_products_at<Row, 0>(kernels.with_product[op]);
-      add_products_at<Row, 1>(kernels.with_product[4 + op]);
-    }
-  }
-  template <class Row, int place>
-  static void add_products_at(AnyCode* row) {
-    add_product_pairs<Row, place, kOwn>(row + kMM);
+  template <class Row, class Rounding>
+  static void add_forms(AnyCode* row) {
+    row[kMemory] = any(operate<Row, 0, Memory, FromSelf, Rounding>);
+    row[kSplat] = any(operate<Row, 0, FromSplat, FromSelf, Rounding>);
+    row[kSelf] = any(operate<Row, 0, FromSelf, FromSelf, Rounding>);
+    row[kSwapped + kMemory] = any(operate<Row, 1, Memory, FromSelf, Rounding>);
+    row[kSwapped + kSplat] = any(operate<Row, 1, FromSplat, FromSelf, Rounding>);
     if constexpr (std::is_same_v<T, float>) {
-      add_product_pairs<Row, place, DType::bf16>(row + kBB);
-      add_product_pairs<Row, place, DType::f16>(row + kHH);
+      using MemoryBf16 = FromMemory<DType::bf16>;
+      using MemoryF16 = FromMemory<DType::f16>;
+      row[kMemoryBf16] = any(operate<Row, 0, MemoryBf16, FromSelf, Rounding>);
+      row[kMemoryF16] = any(operate<Row, 0, MemoryF16, FromSelf, Rounding>);
+      row[kSwapped + kMemoryBf16] = any(operate<Row, 1, MemoryBf16, FromSelf, Rounding>);
+      row[kSwapped + kMemoryF16] = any(operate<Row, 1, MemoryF16, FromSelf, Rounding>);
     }
   }
-  template <class Row, int place, DType dtype>
-  static void add_product_pairs(AnyCode* row) {
-    using M = FromMemory<dtype>;
-    row[0] = any(multiply_then<Row, place, dtype, M, M>);
-    row[1] = any(multiply_then<Row, place, dtype, M, FromSplat>);
+  template <class Row, class M, DType dtype, class Rounding>
+  static void add_pairs(Arithmetic& table, Pair first) {
+    constexpr size_t op = static_cast<size_t>(Row::kOp);
+    AnyCode* start_row = table.start[op] + first;
+    start_row[0] = any(start<Row, M, M, Rounding>);
+    start_row[1] = any(start<Row, M, FromSplat, Rounding>);
+    start_row[2] = any(start<Row, FromSplat, M, Rounding>);
+    AnyCode* product_row = table.with_product[op] + first;
+    product_row[0] = any(multiply_then<Row, 0, dtype, M, M, Rounding>);
+    product_row[1] = any(multiply_then<Row, 0, dtype, M, FromSplat, Rounding>);
+    product_row = table.with_product[4 + op] + first;
+    product_row[0] = any(multiply_then<Row, 1, dtype, M, M, Rounding>);
+    product_row[1] = any(multiply_then<Row, 1, dtype, M, FromSplat, Rounding>);
+  }
+  // Of add, sub, mul and div: what takes more than one operand from memory, or rounds to bf16.
+  template <class Row>
+  static void add_arithmetic(ClassKernels& kernels) {
+    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
+      add_pairs<Row, Memory, kOwn, AsItIs>(kernels.plain, kMM);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      using MemoryBf16 = FromMemory<DType::bf16>;
+      using MemoryF16 = FromMemory<DType::f16>;
+      add_pairs<Row, MemoryBf16, DType::bf16, AsItIs>(kernels.plain, kBB);
+      add_pairs<Row, MemoryF16, DType::f16, AsItIs>(kernels.plain, kHH);
+      add_pairs<Row, MemoryBf16, DType::bf16, ToBf16>(kernels.to_bf16, kBB);
+      add_forms<Row, ToBf16>(kernels.binary_to_bf16[static_cast<size_t>(Row::kOp)]);
+    }
   }
   template <DType dtype>
   static void add_dtype(ClassKernels& kernels) {
@@ -475,18 +545,18 @@ struct Instructions {
     add_dtype<DType::bf16>(kernels);
     add_dtype<DType::f32>(kernels);
     add_dtype<DType::f64>(kernels);
+    if constexpr (std::is_same_v<T, float>) {
+      kernels.round_clean = any(round_clean);
+      kernels.store_clean = any(store_clean);
+    }
 #define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
   add_row<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
-    add_starts<group_row_add>(kernels);
-    add_starts<group_row_sub>(kernels);
-    add_starts<group_row_mul>(kernels);
-    add_starts<group_row_div>(kernels);
-    add_products<group_row_add>(kernels);
-    add_products<group_row_sub>(kernels);
-    add_products<group_row_mul>(kernels);
-    add_products<group_row_div>(kernels);
+    add_arithmetic<group_row_add>(kernels);
+    add_arithmetic<group_row_sub>(kernels);
+    add_arithmetic<group_row_mul>(kernels);
+    add_arithmetic<group_row_div>(kernels);
     return kernels;
   }
 };

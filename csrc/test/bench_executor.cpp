@@ -35,7 +35,13 @@ struct Hand {
   using L = Lanes<float, D, 64>;
   using E = Element<D>;
   static constexpr bool kHalf = D != DType::f32;
-  HOLOGRAM_INLINE static V r(V x) { return kHalf ? L::round(x) : x; }
+  HOLOGRAM_INLINE static V r(V x) {
+    if constexpr (D == DType::bf16) {
+      return L::round_clean(x);
+    } else {
+      return kHalf ? L::round(x) : x;
+    }
+  }
   HOLOGRAM_INLINE static V load(const void* p, long i) {
     return L::load(static_cast<const char*>(p) + i * static_cast<long>(sizeof(E)), 0);
   }

@@ -19,9 +19,9 @@ class Interpreter final : public Executor {
   std::unique_ptr<GroupCode> compile(const Group& group) override {
     return std::make_unique<Compiled>(group);
   }
-  void run(const GroupCode& code, const Binding& binding) override {
+  void run(const GroupCode& code, std::span<const Binding> bindings) override {
     const Group& group = static_cast<const Compiled&>(code).group;
-    cpu::interpret(group, binding);
+    for (const Binding& binding : bindings) cpu::interpret(group, binding);
   }
   void* allocate_scratch(size_t bytes) override { return ::operator new(bytes); }
   void free_scratch(void* memory) noexcept override { ::operator delete(memory); }

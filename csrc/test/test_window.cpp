@@ -105,6 +105,47 @@ TEST(window_runs_a_chain_in_one_pass) {
   drop(y);
 }
 
+TEST(window_contracts_only_when_asked) {
+  Stream s;
+  const float x = 1 + 0x1p-12f, square = 1 + 0x1p-11f;  // x * x is 2^-24 more
+  auto* a = s.filled({x});
+  auto* c = s.filled({1});
+  enum Form { a_a_plus_c, c_plus_a_a, a_a_minus_c, c_minus_a_a };
+  const auto compute = [&](Form form, bool keep) {
+    auto* product = s.make(1);
+    auto* y = s.make(1);
+    s.window.record(binary(Op::mul, 1, dense(product), dense(a), dense(a)));
+    const bool first = form == a_a_plus_c || form == a_a_minus_c;
+    const Op op = form <= c_plus_a_a ? Op::add : Op::sub;
+    s.window.record(
+        binary(op, 1, dense(y), dense(first ? product : c), dense(first ? c : product)));
+    if (!keep) drop(product);
+    const float result = Stream::read(y)[0];
+    if (keep) {
+      CHECK_EQ(Stream::read(product)[0], square);
+      drop(product);
+    }
+    drop(y);
+    return result;
+  };
+  // Each several times, so that plans are taken from the cache.
+  for (int round = 0; round < 3; ++round) {
+    for (const bool contracts : {false, true}) {
+      Window::set_contracting(contracts);
+      for (const bool keep : {false, true}) {
+        const float more = contracts && !keep ? 0x1p-24f : 0;
+        CHECK_EQ(compute(a_a_plus_c, keep), square + 1);
+        CHECK_EQ(compute(c_plus_a_a, keep), square + 1);
+        CHECK_EQ(compute(a_a_minus_c, keep), 0x1p-11f + more);
+        CHECK_EQ(compute(c_minus_a_a, keep), -(0x1p-11f + more));
+      }
+    }
+  }
+  Window::set_contracting(false);
+  CHECK(s.window.stats().plan_hits > 0);
+  for (auto* block : {a, c}) drop(block);
+}
+
 TEST(window_keeps_both_stores_of_equal_values) {
   Stream s;
   auto* a = s.filled({1, 2});
@@ -391,9 +432,9 @@ struct FailingExecutor final : Executor {
     if (fail_compile) throw Error("compile failed");
     return real.compile(group);
   }
-  void run(const GroupCode& code, const Binding& binding) override {
+  void run(const GroupCode& code, std::span<const Binding> bindings) override {
     if (runs++ == fail_run) throw Error("run failed");
-    real.run(code, binding);
+    real.run(code, bindings);
   }
   void* allocate_scratch(size_t bytes) override {
     if (bytes >= refuse_from) throw OutOfMemory(bytes, 100, 100, 100);
