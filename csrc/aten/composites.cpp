@@ -98,7 +98,8 @@ constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
 // grad * (1 - y * y)
 constexpr Composite kTanhBackward{
     kReals, [](Builder& b, const View* in) {
-      b.apply(Op::mul, {in[0], subtract_product(b, in[1], in[1], b.number(1))});
+      const View minus = b.apply(Op::neg, {in[1]});
+      b.apply(Op::mul, {in[0], multiply_add(b, minus, in[1], b.number(1))});
     }};
 // 0 where x <= threshold, else grad.
 constexpr Composite kThresholdBackward{kNumbers,

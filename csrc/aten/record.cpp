@@ -415,7 +415,6 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     } else if (!on_device(tensor)) {
       return false;
     }
-    if (rule.refuses_bools && in[i].tensor->scalar_type() == c10::ScalarType::Bool) return false;
     if (condition) {
       if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
     } else {
@@ -510,8 +509,8 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       converted[i] = tensors[i] != nullptr && !(i == 0 && rule.condition) &&
                      tensors[i]->dtype() != c10::scalarTypeToTypeMeta(common);
     }
-    const Sizes strides =
-        result_strides(tensors, {converted.data(), tensors.size()}, whole, with_number);
+    const Sizes strides = result_strides(
+        tensors, c10::ArrayRef<bool>(converted.data(), tensors.size()), whole, with_number);
     if (!strides.empty()) {
       fresh->unsafeGetTensorImpl()->set_sizes_and_strides(whole, strides);
     }
