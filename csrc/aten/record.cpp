@@ -70,7 +70,8 @@ bool wants_exact_out(Op op) {
 // and no CPU tensor sees it.
 Block* recordable_block(const c10::TensorImpl* tensor) {
   Block* block = block_of(tensor->storage().data_ptr());
-  if (block == nullptr || block->foreign || block->bytes == 0) {
+  if (block == nullptr || block->foreign || block->bytes == 0 ||
+      block->exported.load(std::memory_order_relaxed)) {
     return nullptr;
   }
   auto* twin = block->twin.load(std::memory_order_acquire);
