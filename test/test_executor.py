@@ -23,6 +23,8 @@ UNARY = (
 ).split()
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
+# Where torch makes zeros of denormal results: the reference is its float64, rounded.
+FLUSHED_BY_TORCH = {("erf", torch.bfloat16), ("sigmoid", torch.float32)}
 
 
 def specials(dtype: torch.dtype) -> torch.Tensor:
@@ -74,7 +76,17 @@ class TestSpecialValues(HologramTestCase):
         exact = row in "neg abs relu reciprocal floor ceil round trunc".split()
         # The other functions of torch are a few ulps off themselves.
         ulps = 0 if exact else 4
-        self.assert_as_torch(getattr(torch, row), specials(dtype), ulps=ulps, what=f"{row} {dtype}")
+        function, x = getattr(torch, row), specials(dtype)
+        if (row, dtype) in FLUSHED_BY_TORCH:
+            self.assertTrue((function(x) != function(x.double()).to(dtype)).sum() > 1)  # with NaN
+
+            def reference(v):
+                return (
+                    function(v) if v.device.type == "hologram" else function(v.double()).to(dtype)
+                )
+        else:
+            reference = function
+        self.assert_as_torch(reference, x, ulps=ulps, what=f"{row} {dtype}")
 
     @parametrize("dtype", FLOATS)
     def test_pow(self, dtype):

@@ -19,6 +19,7 @@ class TorchThreads final : public cpu::Parallel {
   TorchThreads()
       : iterator_(at::TensorIteratorConfig()
                       .set_check_mem_overlap(false)
+                      .check_all_same_dtype(false)
                       .resize_outputs(false)
                       .add_owned_output(at::detail::empty_cpu({kMost}, at::kByte))
                       .build()) {}

@@ -149,9 +149,9 @@ struct Lanes<float, DType::f16, W> {
   HOLOGRAM_INLINE static Vec load(const char* p, int k) {
 #if defined(__x86_64__)
     if constexpr (W == 64) {
-      __m256i words;
-      __builtin_memcpy(&words, p + k * (W / 2), sizeof words);
-      return Vec(_mm512_cvtph_ps(words));
+      return Vec(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + k)));
+    } else if constexpr (W == 32) {
+      return Vec(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + k)));
     }
 #endif
     return from_f16_bits(load_words<W>(p, k));
@@ -159,8 +159,10 @@ struct Lanes<float, DType::f16, W> {
   HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
 #if defined(__x86_64__)
     if constexpr (W == 64) {
-      const __m256i words = _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      __builtin_memcpy(p + k * (W / 2), &words, sizeof words);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + k, _mm512_cvtps_ph(x.v, kNearest));
+      return;
+    } else if constexpr (W == 32) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p) + k, _mm256_cvtps_ph(x.v, kNearest));
       return;
     }
 #endif
@@ -169,12 +171,18 @@ struct Lanes<float, DType::f16, W> {
   HOLOGRAM_INLINE static Vec round(Vec x) {
 #if defined(__x86_64__)
     if constexpr (W == 64) {
-      return Vec(
-          _mm512_cvtph_ps(_mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)));
+      return Vec(_mm512_cvtph_ps(_mm512_cvtps_ph(x.v, kNearest)));
+    } else if constexpr (W == 32) {
+      return Vec(_mm256_cvtph_ps(_mm256_cvtps_ph(x.v, kNearest)));
     }
 #endif
     return round_to_f16(x);
   }
+
+#if defined(__x86_64__)
+ private:
+  static constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+#endif
 };
 
 // Bytes that are zero or not.

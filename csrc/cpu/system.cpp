@@ -100,7 +100,10 @@ std::vector<Isa> processor_isas() {
 #if defined(__x86_64__)
   std::vector<Isa> sets = {Isa::baseline};
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return sets;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("f16c")) {
+    return sets;
+  }
   sets.push_back(Isa::avx2);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

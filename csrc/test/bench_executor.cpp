@@ -253,7 +253,7 @@ void overhead() {
                            }));
     }
     std::printf("%d operations: compile %.2f us; run", nodes, compiling * 1e4);
-    for (const int64_t n : {1, 16, 128, 1024}) {
+    for (const int64_t n : {1, 16, 128, 1024, 3072}) {
       const Binding binding{pointers, &one, n, 0, nullptr, nullptr};
       double best = 1e9;
       for (int k = 0; k < 50; ++k) {
@@ -307,6 +307,7 @@ int main(int argc, char** argv) {
   if (only.empty() || only == "functions") functions();
   if (only.empty() || only == "f32") chains<DType::f32>();
   if (only.empty() || only == "bf16") chains<DType::bf16>();
+  if (only.empty() || only == "f16") chains<DType::f16>();
 }
 #else
 int main() {}

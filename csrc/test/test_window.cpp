@@ -222,6 +222,56 @@ TEST(window_orders_partial_overlaps) {
   drop(x);
 }
 
+TEST(window_merges_views_of_one_flat_buffer) {
+  Stream s;
+  constexpr int64_t kViews = 300, kEach = 5;
+  auto* flat = s.filled(std::vector<float>(kViews * kEach, 1.0f));
+  auto* gradients = s.filled(std::vector<float>(kViews * kEach, 2.0f));
+  for (int64_t i = 0; i < kViews; ++i) {
+    auto* step = s.make(kEach);
+    const View own = dense(flat, DType::f32, i * kEach * 4);
+    s.window.record(binary(Op::mul, kEach, dense(step), dense(gradients, DType::f32, i * kEach * 4),
+                           number(0.5f)));
+    s.window.record(binary(Op::sub, kEach, own, own, dense(step)));
+    drop(step);
+  }
+  for (const float value : Stream::read(flat)) CHECK_EQ(value, 0.0f);
+  CHECK_EQ(s.window.stats().passes, 1u);
+  for (auto* block : {flat, gradients}) drop(block);
+}
+
+TEST(window_orders_many_overlapping_views_of_one_block) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    Stream s;
+    std::mt19937 random(seed);
+    const auto pick = [&](int64_t n) {
+      return static_cast<int64_t>(random() % static_cast<uint32_t>(n));
+    };
+    constexpr int64_t kCount = 120;
+    std::vector<float> expected(kCount);
+    for (float& value : expected) value = static_cast<float>(pick(9) - 4);
+    auto* block = s.filled(expected);
+    for (int i = 0; i < 60; ++i) {
+      // Mostly short views, now and then one that joins what was apart.
+      const int64_t count = pick(8) == 0 ? kCount / 2 : 1 + pick(6);
+      const int64_t to = pick(kCount - count + 1), from = pick(kCount - count + 1);
+      auto* t = s.make(count);
+      s.window.record(
+          binary(Op::mul, count, dense(t), dense(block, DType::f32, from * 4), number(-1)));
+      s.window.record(
+          binary(Op::add, count, dense(block, DType::f32, to * 4), dense(t), number(1)));
+      drop(t);
+      std::vector<float> copied(expected.begin() + from, expected.begin() + from + count);
+      for (int64_t k = 0; k < count; ++k) {
+        expected[static_cast<size_t>(to + k)] = 1 - copied[static_cast<size_t>(k)];
+      }
+    }
+    const auto values = Stream::read(block);
+    for (size_t k = 0; k < values.size(); ++k) CHECK_EQ(values[k], expected[k]);
+    drop(block);
+  }
+}
+
 TEST(window_flushes_when_it_is_full) {
   Stream s;
   auto* x = s.filled({0});
