@@ -414,7 +414,6 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     } else if (!on_device(tensor)) {
       return false;
     }
-    if (rule.refuses_bools && in[i].tensor->scalar_type() == c10::ScalarType::Bool) return false;
     if (condition) {
       if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
     } else {
