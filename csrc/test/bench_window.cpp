@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,7 @@ struct Idle final : Executor {
   std::unique_ptr<GroupCode> compile(const Group&) override {
     return std::make_unique<GroupCode>();
   }
-  void run(const GroupCode&, const Binding&) override {}
+  void run(const GroupCode&, std::span<const Binding>) override {}
   void* allocate_scratch(size_t) override { return nullptr; }
   void free_scratch(void*) noexcept override {}
 };
@@ -46,8 +47,8 @@ struct Real final : Executor {
   std::unique_ptr<GroupCode> compile(const Group& group) override {
     return backend->executor().compile(group);
   }
-  void run(const GroupCode& code, const Binding& binding) override {
-    backend->executor().run(code, binding);
+  void run(const GroupCode& code, std::span<const Binding> bindings) override {
+    backend->executor().run(code, bindings);
   }
   void* allocate_scratch(size_t bytes) override { return std::malloc(bytes); }
   void free_scratch(void* memory) noexcept override { std::free(memory); }
