@@ -1,7 +1,7 @@
 """Plant bugs in the stream, one at a time, and see that the tests catch each.
 
-A mutant is one textual replacement in a copy of the source tree, build/mutants/source; the text
-has to be there exactly once, so a mutant that the code has outgrown fails the run instead of testing
+A mutant is one textual replacement in a copy of the source tree, build/mutants/source. Its text
+has to be there exactly once: one that the code has outgrown fails the run instead of testing
 nothing. First the core's unit tests run (no torch, seconds); where they pass, or where the bug is in
 code that knows torch, the extension is built and a part of the Python tests runs.
 

@@ -525,7 +525,8 @@ class Generator {
  public:
   explicit Generator(uint32_t seed) : random_(seed) {}
 
-  Step next(size_t blocks) {
+  // With `only_f32` all memory is read and written as f32: it holds a NaN, whose bits are free.
+  Step next(size_t blocks, bool only_f32) {
     Step step{};
     const int kind = pick(20);
     if (blocks < 3 || (kind == 0 && blocks < 8)) {
@@ -545,7 +546,8 @@ class Generator {
     step.count = 1 + static_cast<int64_t>(pick(3)) * 5;
     step.a = pick(blocks);
     step.b = pick(blocks);
-    const bool plain = pick(4) != 0;  // mostly whole blocks of one dtype, so that things fuse
+    const bool plain =
+        only_f32 || pick(4) != 0;  // mostly whole blocks of one dtype, so that things fuse
     step.dtype = plain ? DType::f32 : kDTypes[pick(4)];
     step.out_dtype = plain ? DType::f32 : kDTypes[pick(4)];
     step.a_dtype = plain ? DType::f32 : kDTypes[pick(4)];
@@ -566,12 +568,12 @@ class Generator {
       step.count = kSizes[0] * kSizes[1];
       step.a_strides = 1 + static_cast<int>(pick(2));
       step.a_scalar = false;
-      if (step.a == step.out) return next(blocks);
+      if (step.a == step.out) return next(blocks, only_f32);
     }
     // As the front end does: an operand that shares a part of the result's bytes is refused.
     if (clashes(step, step.a, step.a_dtype, step.a_offset, step.a_scalar)) step.a_offset = -1;
     if (clashes(step, step.b, step.b_dtype, step.b_offset, false)) step.b_offset = -1;
-    if (step.a_offset < 0 || step.b_offset < 0) return next(blocks);
+    if (step.a_offset < 0 || step.b_offset < 0) return next(blocks, only_f32);
     return step;
   }
 
@@ -592,6 +594,24 @@ class Generator {
   std::mt19937 random_;
 };
 
+// Whether something in memory is a NaN, read in any dtype.
+bool has_nan(const World& world) {
+  for (const TestBlock* block : world.blocks) {
+    for (size_t i = 0; i < block->bytes; i += 2) {
+      const auto starts = [&](size_t size, auto value) {
+        if (i % size != 0) return false;
+        std::memcpy(&value, block->data + i, size);
+        return value != value;
+      };
+      uint16_t half;
+      std::memcpy(&half, block->data + i, 2);
+      const bool bf16_nan = (half & 0x7f80) == 0x7f80 && (half & 0x7f) != 0;
+      if (bf16_nan || starts(4, 0.0f) || starts(8, 0.0)) return true;
+    }
+  }
+  return false;
+}
+
 // NaN at the same places; every other element equal in bits.
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), [](float x, float y) {
@@ -607,10 +627,12 @@ TEST(window_random_programs_equal_operation_by_operation) {
     World fused(false), eager(true);
     Generator generator(seed);
     const size_t length = 2 + generator.pick(60);
+    bool only_f32 = false;
     for (size_t i = 0; i < length; ++i) {
-      const Step step = generator.next(fused.blocks.size());
+      const Step step = generator.next(fused.blocks.size(), only_f32);
       apply(fused, step);
       apply(eager, step);
+      if (step.kind == Step::compute && !only_f32) only_f32 = has_nan(eager);
       if (step.kind == Step::make) {
         for (World* world : {&fused, &eager}) {
           auto* block = world->blocks.back();
