@@ -7,37 +7,26 @@ docs/testing.md explains the terms.
 
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
 EXPECTED: dict[str, str] = {
-    **dict.fromkeys(
-        [
-            f"foreach:_foreach_add:bfloat16:{phase}"
-            for phase in ("forward", "noncontiguous", "inplace", "backward", "forward_ad")
-        ],
-        "self + alpha * other: torch rounds once, but twice in the last size % 32 elements, and the "
-        "test's sums cancel; the device rounds once everywhere",
-    ),
-    **dict.fromkeys(
-        [
-            *(
-                f"foreach:_foreach_rsqrt:bfloat16:{p}"
-                for p in ("noncontiguous", "backward", "forward_ad")
-            ),
-            *(
-                f"ops:nn.functional.normalize:bfloat16:{p}"
-                for p in ("noncontiguous", "backward", "forward_ad")
-            ),
-        ],
-        "x ** -0.5: torch rounds once, but twice in the last size % 32 elements; the gradient takes "
-        "the third power, or is a difference that cancels. The device rounds once everywhere",
-    ),
-    "ops:pow:float32:forward_ad": (
-        "a tangent that is a difference of nearly equal numbers: against float64 the greatest "
-        "relative error of the device is 1.6e-5, of the CPU 1.3e-5"
-    ),
-    "foreach:_foreach_pow:float32:forward_ad": "as ops:pow",
-    **dict.fromkeys(
-        [f"optims:LBFGS:float32:{phase}" for phase in ("default", "forloop", "state_dict")],
-        "an ulp of the loss's sin and cos grows in the line search",
-    ),
+    **{
+        f"foreach:_foreach_add:bfloat16:{phase}": "self + alpha * other: torch rounds once, but twice "
+        "in the last size % 32 elements, and the sums cancel; the device rounds once everywhere"
+        for phase in ("forward", "noncontiguous", "inplace", "backward", "forward_ad")
+    },
+    **{
+        f"{entry}:bfloat16:{phase}": "x ** -0.5: torch rounds once, but twice in the last size % 32 "
+        "elements, and its gradient takes the third power, or cancels; the device rounds once"
+        for entry in ("foreach:_foreach_rsqrt", "ops:nn.functional.normalize")
+        for phase in ("noncontiguous", "backward", "forward_ad")
+    },
+    **{
+        f"{entry}:float32:forward_ad": "the tangent is a difference of nearly equal numbers: against "
+        "float64 the greatest relative error of the device is 1.6e-5, of the CPU 1.3e-5"
+        for entry in ("ops:pow", "foreach:_foreach_pow")
+    },
+    **{
+        f"optims:LBFGS:float32:{phase}": "an ulp of the loss's sin and cos grows in the line search"
+        for phase in ("default", "forloop", "state_dict")
+    },
 }
 
 # Fails with the CPU in the device's place too, so that nothing can be said about the device.

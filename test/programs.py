@@ -705,7 +705,6 @@ class Generator:
         chosen = self.choose.sample(same, min(3, len(same)))
         names = ", ".join(v.name for v in chosen)
         number = written(self.number(x.dtype))
-        # Line by line every tensor of the list is compared: emitted as a line for each but the last.
         name = self.choose.choice(["add", "mul", "div"])
         # mul_ takes a number of a list's call rounded to half precision, that of others as it is.
         check = "close" if x.dtype in HALVES else "bits"
@@ -965,7 +964,7 @@ def close_enough(
     reach = torch.finfo(wanted.dtype).max / 8
     bound = absolute + relative * torch.maximum(b.abs(), torch.as_tensor(scale).double())
     fine = ((a - b).abs() <= bound) | (a == b) | (a.isnan() & b.isnan())
-    # Where a value on the way leaves the range of the dtype, or nearly, everything may become of it.
+    # Where a value on the way leaves the range of the dtype, or nearly, anything may become of it.
     return bool((fine | ~(torch.as_tensor(scale).double() < reach)).all())
 
 
@@ -1054,7 +1053,7 @@ def text_of(lines: list[Line]) -> str:
 
 
 def shrink(lines: list[Line], fails: Callable[[list[Line]], bool]) -> list[Line]:
-    """Leaves out lines while the program fails: halves first, then smaller parts, then single ones."""
+    """Leaves out lines while the program fails: halves first, then ever smaller parts."""
     size = len(lines) // 2
     while size >= 1:
         start, shorter = 0, False

@@ -52,7 +52,8 @@ class TestPrograms(HologramTestCase):
         lines = ["t0 = data(1, (6, 8), torch.float32)"]
         calls = (
             "flush()", "synchronize()", "event()", "read(t0)", "item(t0)", "delegated(t0)",
-            "address(t0)", "storage_address(t0)", "fill_window(t0)", "run_out_of_memory()", "fork()",
+            "address(t0)", "storage_address(t0)", "fill_window(t0)", "run_out_of_memory()",
+            "fork()",
         )  # fmt: skip
         for call in calls:
             lines += ["t0.mul_(0.5).add_(1)", call]

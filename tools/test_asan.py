@@ -84,6 +84,8 @@ def environment() -> dict[str, str]:
         # Before the path of an installed development tree.
         "PYTHONPATH": str(SOURCE),
         "OMP_NUM_THREADS": "1",
+        # Random programs take several times as long here.
+        "HOLOGRAM_TEST_PROGRAMS": "2000",
     }
 
 

@@ -577,7 +577,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
       kept.push_back(instruction);
     }
   }
-  program.code = std::move(kept);
+  program.code = kept;  // a copy: the column keeps the room it has
 }
 
 void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome) {

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -92,6 +93,13 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
     if why_expected is not None:
         record("failed", error="passes but is listed in EXPECTED")
         pytest.fail(f"{key} passes: take it off EXPECTED")
+    if _runs_in_eager_mode_too(key):
+        try:
+            with torch.hologram.eager():
+                run(torch.device(config.DEVICE))
+        except Exception as error:
+            record("failed", error=f"in eager mode: {_one_line(error)}")
+            raise AssertionError(f"{key} fails in eager mode only: {error}") from error
     record(
         "passed",
         samples=comparison.samples,
@@ -107,6 +115,31 @@ def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Excep
     except Exception as error:
         return error
     return None
+
+
+@lru_cache(maxsize=1)
+def _native_operators() -> frozenset[str]:
+    """The names of the operators that the device serves itself, without overloads."""
+    from torch_hologram import _C
+
+    table = _C.operator_table()
+    return frozenset(
+        name.removeprefix("aten::").split(".")[0].removesuffix("_")
+        for name, kind in table
+        if kind == "native"
+    )
+
+
+def _runs_in_eager_mode_too(key: Key) -> bool:
+    """Whether a unit that passed is run a second time, each operation executed at once.
+
+    In a full run every unit; else those of the operators that are recorded. The others meet the
+    stream only through copies and their operands.
+    """
+    if config.DEVICE == "cpu" or torch.hologram.is_eager():
+        return False
+    operator = key.name.rpartition(".")[2].removeprefix("_foreach_")
+    return config.FULL or operator in _native_operators()
 
 
 def _reset_operators() -> None:

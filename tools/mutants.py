@@ -1,0 +1,343 @@
+"""Plant bugs in the stream, one at a time, and see that the tests catch each.
+
+A mutant is one textual replacement in a copy of the source tree, build/mutants/source. Its text
+has to be there exactly once: one that the code has outgrown fails the run instead of testing
+nothing. First the core's unit tests run (no torch, seconds); where they pass, or where the bug is in
+code that knows torch, the extension is built and a part of the Python tests runs.
+
+The exit status is 0 if every mutant was caught and the tests pass without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from mirror import ROOT, mirror
+from tqdm import tqdm
+
+FOLDER = ROOT / "build" / "mutants"
+SOURCE = FOLDER / "source"
+
+
+class Mutant(NamedTuple):
+    """A bug: what it is, where, and which text becomes which."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+    @property
+    def in_core(self) -> bool:
+        """Whether the unit tests of the core compile the file."""
+        return not self.path.startswith("csrc/aten/")
+
+
+CANONICALISER = "csrc/atlas/canonicalise.cpp"
+WINDOW = "csrc/atlas/window.cpp"
+PROGRAM = "csrc/atlas/program.cpp"
+RECORDER = "csrc/aten/record.cpp"
+
+MUTANTS = (
+    Mutant(
+        "a value stays in flight when a part of its bytes is overwritten",
+        CANONICALISER,
+        "for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;",
+        "",
+    ),
+    Mutant(
+        "a store does not wait for loads of a part of its bytes",
+        CANONICALISER,
+        "for (const size_t group : states_[other].loaded_in) result.strict.push_back(root(group));",
+        "",
+    ),
+    Mutant(
+        "a load does not wait for stores to a part of its bytes",
+        CANONICALISER,
+        "if (states_[other].latest != kNoValue) result.push_back(states_[other].latest);",
+        "",
+    ),
+    Mutant(
+        "liveness off by one: the last access of a program counts as dead",
+        CANONICALISER,
+        "for (size_t access = 0; access < states_.size(); ++access) {\n      const ValueId id",
+        "for (size_t access = 0; access + 1 < states_.size(); ++access) {\n      const ValueId id",
+    ),
+    Mutant(
+        "operands of sub and div are sorted like those of add",
+        CANONICALISER,
+        "op_info(node.op).has(kCommutative) && node.b < node.a",
+        "op_info(node.op).arity == 2 && node.b < node.a",
+    ),
+    Mutant(
+        "all numbers of a group share one slot",
+        CANONICALISER,
+        "node.a = static_cast<uint16_t>(member.immediates.size() - 1);",
+        "node.a = 0;",
+    ),
+    Mutant(
+        "of two stores of equal values the second is dropped",
+        CANONICALISER,
+        "if (!values_[id].wanted) continue;",
+        "if (!values_[id].wanted || live[values_[id].node]) continue;",
+    ),
+    Mutant(
+        "common subexpressions reach across a write",
+        CANONICALISER,
+        "draft.nodes[old.node].dtype == dtype && old.sources == sources",
+        "draft.nodes[old.node].dtype == dtype",
+    ),
+    Mutant(
+        "float32 to bfloat16 and back is folded",
+        CANONICALISER,
+        "const bool exact = from == to ||",
+        "const bool exact = from == to || to == DType::bf16 ||",
+    ),
+    Mutant(
+        "batches merge groups with other operations",
+        CANONICALISER,
+        "const uint16_t fields[] = {static_cast<uint16_t>(node.kind),\n"
+        "                                 static_cast<uint16_t>(node.op),",
+        "const uint16_t fields[] = {static_cast<uint16_t>(node.kind),\n"
+        "                                 uint16_t{0},",
+    ),
+    Mutant(
+        "x + 0 is x, also where x is -0",
+        CANONICALISER,
+        "return special == (std::signbit(info.identity) ? Special::negative_zero : Special::zero);",
+        "return special == Special::zero || special == Special::negative_zero;",
+    ),
+    Mutant(
+        "a group runs beside the one whose result it loads",
+        CANONICALISER,
+        "levels[root(before)] + 1);",
+        "levels[root(before)]);",
+    ),
+    Mutant(
+        "groups merge over one that lies between them",
+        CANONICALISER,
+        "if (root(follower) <= into) return false;",
+        "if (root(follower) < from) return false;",
+    ),
+    Mutant(
+        "a value of another class is used without its conversion",
+        CANONICALISER,
+        "state.in_flight = same_class;",
+        "state.in_flight = true;",
+    ),
+    Mutant(
+        "the key leaves out which numbers are special",
+        PROGRAM,
+        "same_bytes(specials, other.specials)",
+        "specials.size() == other.specials.size()",
+    ),
+    Mutant(
+        "a block freed while instructions on it wait goes back at once",
+        WINDOW,
+        "if (open && program.program.slots[block->slot].inside) block->give_back_memory();",
+        "if (open) block->give_back_memory();",
+    ),
+    Mutant(
+        "an access ends an element too early for the check of overlaps",
+        WINDOW,
+        "  return last + size;\n}",
+        "  return last;\n}",
+    ),
+    Mutant(
+        "operands that are broadcast in one dimension advance in it",
+        RECORDER,
+        "if (tensor->size(from) != 1 || sizes[d] == 1) {",
+        "if (d < sizes.size()) {",
+    ),
+    Mutant(
+        "dimensions are joined whatever their strides",
+        RECORDER,
+        "joins = joins && space.strides[i][last] == space.strides[i][d] * space.sizes[d];",
+        "joins = joins && space.strides[0][last] == space.strides[0][d] * space.sizes[d];",
+    ),
+    Mutant(
+        "memory that a CPU tensor sees is recorded on",
+        RECORDER,
+        "return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block"
+        " : nullptr;",
+        "return block;",
+    ),
+)
+
+# What the stages run; the first that fails has caught the mutant.
+CORE_TESTS = ("window", "executor")
+PYTHON_TESTS = (
+    "test/test_stream.py",
+    "test/test_programs.py",
+)
+
+
+class Outcome(NamedTuple):
+    caught_by: str  # "" if nobody
+    seconds: float
+
+
+def run(command: list[str], folder: Path, timeout: float, **variables: str) -> str:
+    """Runs a command. Returns what went wrong, "" if nothing did."""
+    try:
+        process = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "does not end"
+    if process.returncode == 0:
+        return ""
+    failed = [line for line in process.stdout.splitlines() if line.startswith("FAILED")]
+    return failed[0][7:] if failed else f"exit status {process.returncode}"
+
+
+def build_core(jobs: int) -> None:
+    """Raises RuntimeError if the unit tests of the core do not compile."""
+    wrong = run(
+        [
+            "make",
+            "-C",
+            "csrc/test",
+            f"-j{jobs}",
+            f"BUILD={FOLDER}/core",
+            f"{FOLDER}/core/plain/test",
+        ],
+        SOURCE,
+        3600,
+    )
+    if wrong:
+        raise RuntimeError(f"the core does not compile: {wrong}")
+
+
+def build_extension(jobs: int) -> None:
+    """Raises RuntimeError if the extension does not compile."""
+    wrong = run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        SOURCE,
+        3600,
+        MAX_JOBS=str(jobs),
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    if wrong:
+        raise RuntimeError(f"the extension does not compile: {wrong}")
+
+
+def test_core() -> str:
+    """The first unit test that fails, "" if all pass."""
+    for tests in CORE_TESTS:
+        wrong = run([f"{FOLDER}/core/plain/test", tests], SOURCE, 120)
+        if wrong:
+            return f"core: {wrong}"
+    return ""
+
+
+def test_python(jobs: int, programs: int) -> str:
+    """The first Python test that fails, "" if all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    wrong = run(
+        [*command, "-n", str(jobs), "-m", "not full", *PYTHON_TESTS],
+        SOURCE,
+        1200,
+        PYTHONPATH=str(SOURCE),
+        OMP_NUM_THREADS="1",
+        HOLOGRAM_TEST_PROGRAMS=str(programs),
+    )
+    return f"python: {wrong}" if wrong else ""
+
+
+def plant(mutant: Mutant) -> None:
+    """Writes a bug into the copy; raises RuntimeError unless its text is there exactly once."""
+    path = SOURCE / mutant.path
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise RuntimeError(
+            f"{mutant.path} has {text.count(mutant.old)} times what the mutant "
+            f"{mutant.name!r} replaces: {mutant.old!r}"
+        )
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def restore(mutant: Mutant) -> None:
+    """Takes the bug out again. The file is new to make, which compiles it again."""
+    (SOURCE / mutant.path).write_text((ROOT / mutant.path).read_text())
+
+
+def hunt(mutant: Mutant | None, options: argparse.Namespace) -> Outcome:
+    """Who catches a mutant; None is the tree as it is."""
+    start = time.monotonic()
+    caught = ""
+    if mutant is None or mutant.in_core:
+        build_core(options.jobs)
+        caught = test_core()
+    if not caught and not options.core_only:
+        build_extension(options.jobs)
+        caught = test_python(options.jobs, options.programs)
+    return Outcome(caught, time.monotonic() - start)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", "--jobs", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("-k", metavar="TEXT", default="", help="mutants with TEXT in their name")
+    parser.add_argument(
+        "--programs", type=int, default=4000, help="random programs of the Python tests (4000)"
+    )
+    parser.add_argument("--core-only", action="store_true", help="only bugs in the torch-free core")
+    parser.add_argument(
+        "--list", action="store_true", help="print the mutants and check their texts"
+    )
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.k in mutant.name]
+    if options.core_only:
+        chosen = [mutant for mutant in chosen if mutant.in_core]
+    mirror(SOURCE)
+    for mutant in chosen:  # before anything is built
+        restore(mutant)
+        plant(mutant)
+        restore(mutant)
+        if options.list:
+            print(f"{mutant.path}: {mutant.name}")
+    if options.list:
+        return 0
+    untouched = hunt(None, options)
+    if untouched.caught_by:
+        print(f"the tests fail without any mutant: {untouched.caught_by}")
+        return 1
+    outcomes = {}
+    for mutant in (bar := tqdm(chosen, unit="mutant")):
+        bar.set_postfix_str(mutant.name)
+        plant(mutant)
+        try:
+            outcomes[mutant] = hunt(mutant, options)
+        except RuntimeError as error:
+            print(f"{mutant.name}: {error}")
+            return 1
+        finally:
+            restore(mutant)
+    width = max(len(mutant.name) for mutant in chosen)
+    print(f"\n{'mutant':{width}}  seconds  caught by")
+    for mutant, outcome in outcomes.items():
+        print(f"{mutant.name:{width}}  {outcome.seconds:7.0f}  {outcome.caught_by or 'NOBODY'}")
+    survivors = sum(not outcome.caught_by for outcome in outcomes.values())
+    print(f"{len(outcomes) - survivors} of {len(outcomes)} caught")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
