@@ -54,7 +54,8 @@ struct BF16 {
     const Words words = __builtin_convertvector(bf16_bits(x).v, Words);
     std::memcpy(p, &words, sizeof words);
   }
-  HOLOGRAM_INLINE static V round(V x) { return round_to_bf16(x); }
+  // No NaN here has payload in its low bits: operands are bf16.
+  HOLOGRAM_INLINE static V round(V x) { return round_clean_to_bf16(x); }
 };
 
 // One vector of a chain: reads and writes element i of the operands p.
