@@ -944,6 +944,8 @@ def main() -> int:
         )
         return 0
 
+    if arguments.check and not (RESULTS / "cpu.json").exists():
+        raise SystemExit("there is no benchmarks/results/cpu.json to compare with: make bench")
     started = time.monotonic()
     Reference.compile()
     cells, rows = measure_all(arguments)

@@ -181,6 +181,18 @@ def new_outs(form: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"out": torch.empty_like(like)} if form == "out" else {}
 
 
+# Rows and compositions of rows with functions or roundings of the device's own, which are not the
+# CPU's bits; their accuracy and special values are tested in test_executor.py, their agreement with
+# torch in test/conformance.
+OWN_ARITHMETIC = {
+    "_fused_adam", "_fused_adamw", "_fused_sgd", "addcdiv", "addcmul", "ceil", "clamp", "clamp_max",
+    "clamp_min", "cos", "eq", "erf", "exp", "exp2", "expm1", "floor", "ge", "gelu", "gelu_backward",
+    "gt", "le", "lerp", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "lt", "ne", "pow", "round", "rsqrt", "rsub", "sigmoid", "sigmoid_backward", "silu",
+    "silu_backward", "sin", "sqrt", "tanh", "tanh_backward", "threshold_backward", "trunc", "where",
+}  # fmt: skip
+
+
 class TestTable(PointwiseTestCase):
     def test_every_native_row_is_tested_here(self):
         native = {
@@ -189,7 +201,7 @@ class TestTable(PointwiseTestCase):
             if kind == "native"
         }
         rows = {name.removesuffix("_") for name in native - OTHER_NATIVE}
-        self.assertEqual(rows, set(BINARY + UNARY))
+        self.assertEqual(rows, OWN_ARITHMETIC.union(BINARY + UNARY))
 
     def test_every_overload_is_native(self):
         native = {name for name, kind in _C.operator_table() if kind == "native"}
@@ -316,6 +328,8 @@ class TestScalars(PointwiseTestCase):
         x, _ = operands(dtype, 50)
         reverse = getattr(torch.Tensor, f"__r{row.replace('div', 'truediv')}__")
         for number in self.NUMBERS:
+            if isinstance(number, complex) and dtype == torch.float16:
+                continue  # torch warns of complex32 once in a process: not the same on both devices
             what = f"{dtype} {number!r}"
             self.check(getattr(torch.Tensor, row), x, number, what=what)
             self.check(getattr(torch.Tensor, row + "_"), x, number, what=what)

@@ -20,7 +20,7 @@ def main() -> int:
     if not installed.is_relative_to(expected):
         print(f"torch_hologram comes from {installed}, not from {expected}", file=sys.stderr)
         return 1
-    for name in ("py.typed", "_C.pyi"):
+    for name in ("py.typed", "_C.pyi", "include/torch_hologram.h"):
         if not resources.files(torch_hologram).joinpath(name).is_file():
             print(f"the wheel lacks {name}", file=sys.stderr)
             return 1

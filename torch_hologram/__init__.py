@@ -8,6 +8,8 @@ Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is 
 
 from __future__ import annotations
 
+from pathlib import Path as _Path
+
 # True until the last line of this file has run; see _autoload().
 _importing = True
 
@@ -43,6 +45,21 @@ def _load() -> None:
     from torch_hologram._registration import register
 
     register()
+
+
+def include_path() -> str:
+    """Returns the folder of ``torch_hologram.h``, for ``torch.utils.cpp_extension``.
+
+    The header is all there is: nothing has to be linked.
+    """
+    return str(_Path(__file__).parent / "include")
+
+
+def flush_before(operator: str, on: bool = True) -> None:
+    """See ``torch.hologram.flush_before``."""
+    from torch_hologram.recording import flush_before
+
+    flush_before(operator, on)
 
 
 def __getattr__(name: str) -> str:

@@ -27,6 +27,7 @@ from torch_hologram.devices import (
     set_device,
     synchronize,
 )
+from torch_hologram.explain import Explanation, FlushExplanation, PassExplanation, explain
 from torch_hologram.fallback import (
     FallbackReport,
     FallbackRow,
@@ -66,6 +67,7 @@ from torch_hologram.recording import (
     eager,
     float_contraction,
     flush,
+    flush_before,
     is_eager,
     reset_stream_stats,
     set_float_contraction,
@@ -89,9 +91,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Explanation",
     "FallbackReport",
     "FallbackRow",
+    "FlushExplanation",
     "OutOfMemoryError",
+    "PassExplanation",
     "Stream",
     "StreamContext",
     "alias_as_cpu",
@@ -111,9 +116,11 @@ __all__ = [
     "device_of",
     "eager",
     "empty_cache",
+    "explain",
     "fallback_report",
     "float_contraction",
     "flush",
+    "flush_before",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

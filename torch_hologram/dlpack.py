@@ -9,6 +9,7 @@ own functions unchanged.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _tensor_dlpack = torch.Tensor.__dlpack__
 _tensor_dlpack_device = torch.Tensor.__dlpack_device__
+_torch_to_dlpack: Callable[..., Any] = torch._C._to_dlpack
 _torch_from_dlpack = torch.utils.dlpack.from_dlpack
 
 _CPU = (int(DLDeviceType.kDLCPU), 0)
@@ -74,6 +76,7 @@ def _dlpack(
     if target == _CPU:
         exported = _C.alias_as_cpu(self)
     elif target == extension:
+        _C.export_tensor(self)
         exported = self
     else:
         raise BufferError(
@@ -83,6 +86,12 @@ def _dlpack(
     if max_version is None or max_version[0] < 1:
         return torch._C._to_dlpack(exported, dl_device=None, copy=copy)
     return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy)
+
+
+def _to_dlpack(tensor: torch.Tensor, **options: Any) -> Any:
+    if _is_hologram(tensor):
+        _C.export_tensor(tensor)
+    return _torch_to_dlpack(tensor, **options)
 
 
 @functools.wraps(_torch_from_dlpack)
@@ -124,5 +133,8 @@ def register() -> None:
     exchange_api = _C.dlpack_exchange_api()
     if exchange_api is not None:  # None where torch has no C interface
         torch.Tensor.__dlpack_c_exchange_api__ = exchange_api
+    _to_dlpack.__doc__ = _torch_to_dlpack.__doc__
+    for module in (torch, torch.utils.dlpack):
+        setattr(module, "to_dlpack", _to_dlpack)  # noqa: B010
     torch.utils.dlpack.from_dlpack = _from_dlpack
     torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

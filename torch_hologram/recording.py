@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ __all__ = [
     "eager",
     "float_contraction",
     "flush",
+    "flush_before",
     "is_eager",
     "reset_stream_stats",
     "set_float_contraction",
@@ -47,6 +49,7 @@ def stream_stats(device: Device = None) -> OrderedDict[str, int]:
 
     The entries:
         ``recorded``, ``executed``: instructions. Views and frees are not instructions.
+        ``failed``: instructions that could not be executed; reading their results raises.
         ``passes``: traversals of an iteration space. Equal groups over many tensors count as one.
         ``stores_elided``: instructions whose result never went to memory.
         ``plan_hits``, ``plan_misses``, ``plan_evictions``: of the cache of canonical programs.
@@ -121,16 +124,39 @@ def eager() -> Iterator[None]:
         _C.set_recording(before)
 
 
-def _flush_before(owner: type, name: str) -> None:
-    """Makes a method that gives out an address run what is recorded on the memory first."""
+def flush_before(operator: str, on: bool = True) -> None:
+    """Has what is recorded of an operator's arguments executed before its kernel is called.
+
+    A C++ kernel asks its arguments for their data pointers, and must not find memory there that is
+    still to be written. Operators that other libraries define are treated like this by themselves,
+    from the moment they are defined; this is for the ones that are not - kernels that replace
+    torch's own for the device - and, with ``on=False``, for operators that only call other
+    operators, or call ``hologram::sync`` (``torch_hologram.h``) where they need it. It holds for
+    the whole process.
+
+    Args:
+        operator: ``"namespace::name"``, with all its overloads, or ``"namespace::name.overload"``.
+        on: whether to do so.
+
+    Raises:
+        ValueError: there is no such operator, or it takes no tensors.
+    """
+    _C.flush_before(operator, on)
+
+
+def _synchronize_in(owner: type, name: str) -> None:
+    """Makes a method that gives out an address run what is recorded of the memory first."""
     theirs = getattr(owner, name)
 
+    @functools.wraps(theirs)
     def ours(self: Any, *arguments: Any) -> Any:
         if self.device.type == DEVICE_TYPE:
-            _C.flush(self.device.index)
+            if isinstance(self, torch.Tensor):
+                _C.synchronize_tensor(self)
+            else:
+                _C.synchronize_storage(self)
         return theirs(self, *arguments)
 
-    ours.__name__, ours.__doc__ = name, theirs.__doc__
     setattr(owner, name, ours)
 
 
@@ -141,5 +167,7 @@ def register() -> None:
         raise RuntimeError(f"HOLOGRAM_EAGER must be 0 or 1, not {value!r}")
     if value == "1":
         _C.set_recording(False)
-    _flush_before(torch.Tensor, "data_ptr")
-    _flush_before(torch.UntypedStorage, "data_ptr")
+    _synchronize_in(torch.Tensor, "data_ptr")
+    if hasattr(torch.Tensor, "const_data_ptr"):  # from torch 2.13 on
+        _synchronize_in(torch.Tensor, "const_data_ptr")
+    _synchronize_in(torch.UntypedStorage, "data_ptr")

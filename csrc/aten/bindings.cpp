@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
@@ -14,6 +15,8 @@
 #include "aten/compat.h"
 #include "aten/delegate.h"
 #include "aten/dlpack_api.h"
+#include "aten/explain.h"
+#include "aten/foreign.h"
 #include "aten/generator.h"
 #include "aten/pointwise.h"
 #include "aten/report.h"
@@ -203,6 +206,24 @@ void bind(py::module_& m) {
       "flush",
       [](int64_t index) { hologram::device(checked(index)).window().flush(FlushReason::user); },
       py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize_tensor", &synchronize_tensor, py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize_storage", [](const py::object& untyped) {
+    const at::Storage storage = torch::createStorage(untyped.ptr());
+    const py::gil_scoped_release release;
+    synchronize_storage(storage.unsafeGetStorageImpl());
+  });
+  m.def("export_tensor", [](const at::Tensor& tensor) {
+    const py::gil_scoped_release release;
+    if (tensor.unsafeGetTensorImpl()->has_storage()) {
+      export_storage(tensor.storage().unsafeGetStorageImpl());
+    }
+  });
+  m.def("flush_before", &flush_before, py::call_guard<py::gil_scoped_release>());
+  m.def("guarded_operators", &guarded_operators, py::call_guard<py::gil_scoped_release>());
+  m.def("start_capture", [](int64_t index, std::vector<std::string> skipped) {
+    start_capture(checked(index), std::move(skipped));
+  });
+  m.def("end_capture", [](int64_t index) { return end_capture(checked(index)); });
   // Of the current device, if any has been used.
   m.def(
       "flush_current",
@@ -222,6 +243,7 @@ void bind(py::module_& m) {
     const WindowStats stats = hologram::device(checked(index)).window().stats();
     std::vector<std::pair<std::string, uint64_t>> rows{{"recorded", stats.recorded},
                                                        {"executed", stats.executed},
+                                                       {"failed", stats.failed},
                                                        {"passes", stats.passes},
                                                        {"stores_elided", stats.stores_elided},
                                                        {"plan_hits", stats.plan_hits},
@@ -277,6 +299,12 @@ auto or_python_error(F&& call) {
   } catch (const Error& error) {
     throw py::value_error(error.what());
   }
+}
+
+// What is read of an operation that could not be executed.
+[[noreturn]] void raise_failure(const Failure& failure) {
+  TORCH_CHECK_WITH(OutOfMemoryError, !failure.out_of_memory, failure.what);
+  TORCH_CHECK(false, failure.what);
 }
 
 // Memory without a tensor around it, and the addresses of the boundary pool.
@@ -338,8 +366,10 @@ void bind_memory(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   hologram::install_fork_guard();
+  hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
+  hologram::aten::guard_foreign_operators();
   hologram::aten::use_torch_threads();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);

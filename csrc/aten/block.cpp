@@ -267,6 +267,13 @@ void synchronize_storage(const c10::StorageImpl* storage) {
   }
 }
 
+void export_storage(const c10::StorageImpl* storage) {
+  if (Block* block = block_of(storage->data_ptr())) {
+    block->exported.store(true, std::memory_order_relaxed);
+    Window::synchronize(*block);
+  }
+}
+
 void* Block::operator new(size_t size) {
   auto& spare = spare_blocks;
   return spare.count != 0 ? spare.blocks[--spare.count] : ::operator new(size);

@@ -29,6 +29,8 @@ struct Block final : BlockState {
   int32_t device = 0;
   // Another allocator owns the bytes: `data` is null. It is also where there are none.
   bool foreign = false;
+  // Somebody has been given the address: operations on the memory run at once from then on.
+  std::atomic<bool> exported{false};
   size_t foreign_bytes = 0;  // bytes owned by another allocator, counted in the statistics
 
   void give_back_memory() noexcept override { pool->deallocate({data, 0}); }
@@ -89,6 +91,10 @@ Block* block_of(const c10::DataPtr& data);
 
 // Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
 void synchronize_storage(const c10::StorageImpl* storage);
+
+// The same for good: nothing is recorded of the memory from now on, for another storage may be made
+// over it.
+void export_storage(const c10::StorageImpl* storage);
 
 // Grows or shrinks a hologram storage to nbytes, keeping the common prefix.
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);

@@ -1,7 +1,15 @@
 #include "aten/dlpack_api.h"
 
 #include <ATen/dlpack.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include "aten/alias.h"
+#include "aten/compat.h"
+#include "aten/foreign.h"
+#include "aten/runtime.h"
+
+namespace py = pybind11;
 
 namespace hologram::aten {
 namespace {
@@ -16,7 +24,39 @@ void as_host_memory(DLTensor& tensor) {
   }
 }
 
+// Whether an object is a tensor of ours.
+bool is_hologram(void* object) {
+  return THPVariable_Check(static_cast<PyObject*>(object)) &&
+         THPVariable_Unpack(static_cast<PyObject*>(object)).device().type() == kHologram;
+}
+
+// Calls the function; an exception becomes Python's, as the interface wants it.
+template <class F>
+int or_python_error(F&& function) {
+  try {
+    return function();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const c10::OutOfMemoryError& error) {
+    const auto type = py::module_::import("torch").attr("OutOfMemoryError");
+    PyErr_SetString(type.ptr(), error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return -1;
+}
+
+// The memory is looked at once, while the tensor lives.
 int dltensor_from_py_object(void* object, DLTensor* out) {
+  if (is_hologram(object)) {
+    const int ready = or_python_error([&] {
+      synchronize_tensor(THPVariable_Unpack(static_cast<PyObject*>(object)));
+      return 0;
+    });
+    if (ready != 0) {
+      return ready;
+    }
+  }
   const int status = torch_api->dltensor_from_py_object_no_sync(object, out);
   if (status == 0) {
     as_host_memory(*out);
@@ -24,12 +64,16 @@ int dltensor_from_py_object(void* object, DLTensor* out) {
   return status;
 }
 
+// The memory is shared: a CPU tensor over it is exported, and nothing is recorded while that lives.
 int managed_tensor_from_py_object(void* object, DLManagedTensorVersioned** out) {
-  const int status = torch_api->managed_tensor_from_py_object_no_sync(object, out);
-  if (status == 0) {
-    as_host_memory((*out)->dl_tensor);
+  if (!is_hologram(object)) {
+    return torch_api->managed_tensor_from_py_object_no_sync(object, out);
   }
-  return status;
+  return or_python_error([&] {
+    const auto cpu = py::reinterpret_steal<py::object>(
+        THPVariable_Wrap(cpu_alias(THPVariable_Unpack(static_cast<PyObject*>(object)))));
+    return torch_api->managed_tensor_from_py_object_no_sync(cpu.ptr(), out);
+  });
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ bool wants_exact_out(Op op) {
 // and no CPU tensor sees it.
 Block* recordable_block(const c10::TensorImpl* tensor) {
   Block* block = block_of(tensor->storage().data_ptr());
-  if (block == nullptr || block->foreign || block->bytes == 0) {
+  if (block == nullptr || block->foreign || block->bytes == 0 ||
+      block->exported.load(std::memory_order_relaxed)) {
     return nullptr;
   }
   auto* twin = block->twin.load(std::memory_order_acquire);
@@ -121,7 +122,8 @@ uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
   switch (class_of(dtype)) {
     case ComputeClass::f32: {
-      auto value = dtype == DType::b8 ? 0.0f : number.to<float>();
+      auto value =
+          dtype == DType::b8 ? static_cast<float>(number.to<bool>()) : number_as<float>(number);
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
       if (dtype == DType::f16 && !as_it_is) value = static_cast<c10::Half>(value);
       std::memcpy(&bits, &value, sizeof value);
@@ -625,6 +627,14 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
+  }
+  // Nor are 0-dim tensors rounded to half precision, where numbers are not.
+  const auto is_unrounded_number = [&](const Argument& argument) {
+    return argument.tensor != nullptr && argument.tensor->dim() == 0 &&
+           group_dtype(argument.tensor->scalar_type()) != prepared.dtype;
+  };
+  if (is_half(prepared.dtype) && keeps_number(op) && std::ranges::any_of(in, is_unrounded_number)) {
+    prepared.dtype = DType::f32;
   }
   Operands operands{static_cast<Code>(op),
                     prepared.dtype,

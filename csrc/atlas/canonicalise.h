@@ -56,7 +56,20 @@ Plan canonicalise(const Program& program);
 
 ComputeClass class_of(DType dtype) noexcept;
 
-// One node a line, for people and tests.
-std::string to_string(const Plan& plan);
+// How often each operand of a group is gone through: once where it is loaded or stored, twice where
+// it is both.
+std::vector<uint8_t> traversals(const Group& group);
+
+// One pass for people to read, and what it moves.
+struct PassText {
+  std::string space;               // class and elements, "f32[1000]" or "f32[9] to f32[4096]"
+  size_t tensors = 1;              // groups that run in this pass
+  size_t loaded = 0, stored = 0;   // bytes
+  std::vector<std::string> lines;  // the code, with the operands of the first group
+};
+std::vector<PassText> describe(const Plan& plan, const Program& program);
+
+// Passes and their code, for people and tests.
+std::string to_string(const Plan& plan, const Program& program);
 
 }  // namespace hologram

@@ -1,6 +1,9 @@
 #include "atlas/program.h"
 
+#include <charconv>
 #include <cstring>
+
+#include "atlas/canonicalise.h"
 
 namespace hologram {
 namespace {
@@ -81,30 +84,65 @@ uint64_t Program::hash() const noexcept {
   return mix(hash, slots);
 }
 
-std::string to_string(const Program& program) {
-  std::string text;
-  const auto access = [&](uint16_t index) {
-    const AccessKey& key = program.accesses[index];
-    std::string name = "b" + std::to_string(key.slot);
-    const int64_t offset = program.places[index].offset;
-    if (offset != 0) name += "+" + std::to_string(offset);
-    name += std::string(":") + dtype_name(key.dtype);
-    if (key.layout == Layout::scalar) name += " scalar";
-    if (key.layout == Layout::strided) name += " strided";
-    return name;
+const char* code_name(Code code) noexcept {
+  return code == kCopy ? "copy" : op_info(static_cast<Op>(code)).name;
+}
+
+std::string describe_access(const Program& program, uint16_t access, uint16_t space) {
+  const AccessKey& key = program.accesses[access];
+  std::string text = (program.slots[key.slot].live ? "b" : "t") + std::to_string(key.slot);
+  const Place& place = program.places[access];
+  if (place.offset != 0) text += "+" + std::to_string(place.offset);
+  text += std::string(":") + dtype_name(key.dtype);
+  if (key.layout == Layout::dense) return text + "[" + std::to_string(program.counts[space]) + "]";
+  if (key.layout == Layout::scalar) return text + "[]";
+  const auto& sizes = program.shapes[key.shape].sizes;
+  const auto list = [&](const int64_t* items, int64_t unit) {
+    std::string joined;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      joined += (d == 0 ? "" : ", ") + std::to_string(items[d] / unit);
+    }
+    return joined;
   };
+  return text + "[" + list(sizes.data(), 1) + "]{" +
+         list(program.strides.data() + place.stride, static_cast<int64_t>(dtype_size(key.dtype))) +
+         "}";
+}
+
+std::string describe_immediate(uint64_t bits, DType dtype) {
+  char text[32];
+  const auto shortest = [&](auto value) {
+    std::memcpy(&value, &bits, sizeof value);
+    return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+  };
+  switch (class_of(dtype)) {
+    case ComputeClass::f32: return shortest(float{});
+    case ComputeClass::f64: return shortest(double{});
+    case ComputeClass::i64: break;
+  }
+  return shortest(int64_t{});
+}
+
+std::vector<std::string> describe(const Program& program) {
+  std::vector<std::string> lines;
   for (const Instruction& instruction : program.code) {
-    text += access(instruction.out) + " = ";
-    text += instruction.code == kCopy ? "copy" : op_info(static_cast<Op>(instruction.code)).name;
-    text += std::string(".") + dtype_name(instruction.dtype) + "(";
+    std::string text = describe_access(program, instruction.out, instruction.space) + " = " +
+                       code_name(instruction.code) + "." + dtype_name(instruction.dtype) + "(";
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
       if (i != 0) text += ", ";
-      text +=
-          (source & kImmediate) != 0 ? "#" + std::to_string(source & ~kImmediate) : access(source);
+      text += (source & kImmediate) != 0
+                  ? describe_immediate(program.immediates[source & ~kImmediate], instruction.dtype)
+                  : describe_access(program, source, instruction.space);
     }
-    text += ")\n";
+    lines.push_back(text + ")");
   }
+  return lines;
+}
+
+std::string to_string(const Program& program) {
+  std::string text;
+  for (const std::string& line : describe(program)) text += line + "\n";
   return text;
 }
 

@@ -28,6 +28,7 @@ inline constexpr Source kNothing = 0x7fff;
 // dtype of its destination (fill is a copy of an immediate).
 using Code = uint16_t;
 inline constexpr Code kCopy = kOpCount;
+const char* code_name(Code code) noexcept;
 
 // out = code(in ...), element by element over a space. The operands are converted to `dtype`, in
 // which the operation computes.
@@ -95,7 +96,12 @@ struct Program {
   uint64_t hash() const noexcept;
 };
 
-// One instruction a line, for people and tests.
-std::string to_string(const Program& program);
+// Text for people and tests. A block is b0, b1 ... in the order in which the program touches them,
+// or t2 if nobody can read it after the program. "b0+16:f32[4]" are 4 elements from byte 16 of it,
+// "b0:f32[]" is one that is broadcast, "b0:f32[2, 3]{1, 2}" has strides (in elements).
+std::string describe_access(const Program& program, uint16_t access, uint16_t space);
+std::string describe_immediate(uint64_t bits, DType dtype);  // of the class of dtype
+std::vector<std::string> describe(const Program& program);   // "t1:f32[4] = mul.f32(b0:f32[4], 2)"
+std::string to_string(const Program& program);               // these, one a line
 
 }  // namespace hologram

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <utility>
 
 #include "atlas/error.h"
@@ -76,6 +77,12 @@ int64_t extent(const Program& program, size_t access) {
   return last + size;
 }
 
+std::shared_ptr<const Failure> failure_of(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+                             dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
+}
+
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
@@ -96,6 +103,8 @@ void Window::Open::clear() noexcept {
   crowds.clear();
   dead.clear();
   bytes = 0;
+  poisoned = false;
+  origins.clear();
 }
 
 Window::Window(Executor& executor) : executor_(executor), open_(next_program_number()) {}
@@ -109,6 +118,8 @@ inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
   program.slots.push({block->born == number || block->born == BlockState::kBornInside, true});
   program.blocks.push(block);
   current_->dead.push(false);
+  if (block->failed.load(std::memory_order_relaxed)) [[unlikely]]
+    current_->poisoned = true;
   block->slot = slot;
   block->last_access = -1;
   block->crowd = -1;
@@ -282,6 +293,9 @@ inline void Window::append(const Operands& operands, uint64_t number) {
 }
 
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
+  if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
+    hook();
+  const std::string origin = locate();
   while (true) {
     {
       const std::lock_guard guard(lock_);
@@ -292,12 +306,19 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         const uint64_t number = open_.load(std::memory_order_relaxed);
         for (const Operands& operands : list) append(operands, number);
         for (const BlockState* block : temporaries) current_->dead[block->slot] = true;
+        if (!origin.empty()) [[unlikely]]
+          current_->origins.resize(current_->program.code.size(), origin);
         stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
         break;
       }
     }
-    flush(FlushReason::full);
+    try {
+      flush(FlushReason::full);
+    } catch (...) {
+      for (const BlockState* block : temporaries) delete block;
+      throw;
+    }
   }
   if (!recording()) flush(FlushReason::eager);
 }
@@ -317,45 +338,98 @@ bool Window::keep(BlockState* block) noexcept {
 }
 
 void Window::flush(FlushReason reason) {
-  const std::lock_guard running(executing_);
-  uint64_t number;
+  Outcome outcome;
+  std::string origin = locate();
   {
-    const std::lock_guard guard(lock_);
-    if (current_->program.code.empty()) return;
-    std::swap(current_, running_);
-    number = open_.load(std::memory_order_relaxed);
-    open_.store(next_program_number(), std::memory_order_relaxed);
-    empty_.store(true, std::memory_order_relaxed);
-    running_->program.contracts = contracting();
-    for (size_t i = 0; i < running_->dead.size(); ++i) {
-      running_->program.slots[i].live = !running_->dead[i];
+    const std::lock_guard running(executing_);
+    uint64_t number;
+    {
+      const std::lock_guard guard(lock_);
+      if (current_->program.code.empty()) return;
+      std::swap(current_, running_);
+      number = open_.load(std::memory_order_relaxed);
+      open_.store(next_program_number(), std::memory_order_relaxed);
+      empty_.store(true, std::memory_order_relaxed);
+      running_->program.contracts = contracting();
+      for (size_t i = 0; i < running_->dead.size(); ++i) {
+        running_->program.slots[i].live = !running_->dead[i];
+      }
     }
+    const size_t recorded = running_->program.code.size();
+    outcome = run(*running_);
+    if (!origin.empty()) [[unlikely]] {
+      captured_.push_back({reason, std::move(origin), running_->program, running_->origins,
+                           outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
+      captured_.back().program.blocks.clear();
+    }
+    {
+      const std::lock_guard guard(lock_);
+      stats_.plan_hits += run_.plan_hits;
+      stats_.plan_misses += run_.plan_misses;
+      stats_.plan_evictions += run_.plan_evictions;
+      stats_.bytes_moved += run_.bytes_moved;
+      run_ = {};
+      stats_.executed += recorded - outcome.failed;
+      stats_.failed += outcome.failed;
+      ++stats_.flushes[static_cast<size_t>(reason)];
+      if (outcome.compiled != nullptr) {
+        stats_.passes += outcome.compiled->plan.batches.size();
+        stats_.stores_elided += static_cast<uint64_t>(outcome.compiled->plan.stores_elided);
+      }
+      for (size_t i = 0; i < outcome.failures.size(); ++i) {
+        BlockState* block = running_->program.blocks[i];
+        block->failure = outcome.failures[i];
+        block->failed.store(block->failure != nullptr, std::memory_order_release);
+      }
+      // From here on keep() leaves the program's blocks to their owners.
+      done_.store(number, std::memory_order_release);
+    }
+    for (size_t i = 0; i < running_->dead.size(); ++i) {
+      if (!running_->dead[i]) continue;
+      BlockState* const block = running_->program.blocks[i];
+      const SlotKey& slot = running_->program.slots[i];
+      // What lived inside the program only has given its memory back already.
+      if (slot.live || !slot.inside) block->give_back_memory();
+      delete block;
+    }
+    running_->clear();
   }
-  const Compiled& compiled = plan_for(running_->program);
-  execute(compiled, running_->program);
+  if (outcome.raised) raise_(*outcome.raised);
+}
+
+std::string Window::locate() const {
+  return capturing_.load(std::memory_order_relaxed) && locate_ != nullptr ? locate_()
+                                                                          : std::string();
+}
+
+void Window::start_capture() {
+  flush(FlushReason::user);
+  capturing_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<Flushed> Window::end_capture() {
+  capturing_.store(false, std::memory_order_relaxed);
+  const std::lock_guard running(executing_);
+  return std::exchange(captured_, {});
+}
+
+void Window::raise(const BlockState& block) const {
+  std::shared_ptr<const Failure> failure;
   {
     const std::lock_guard guard(lock_);
-    stats_.plan_hits += run_.plan_hits;
-    stats_.plan_misses += run_.plan_misses;
-    stats_.plan_evictions += run_.plan_evictions;
-    stats_.bytes_moved += run_.bytes_moved;
-    run_ = {};
-    stats_.executed += running_->program.code.size();
-    ++stats_.flushes[static_cast<size_t>(reason)];
-    stats_.passes += compiled.plan.batches.size();
-    stats_.stores_elided += static_cast<uint64_t>(compiled.plan.stores_elided);
-    // From here on keep() leaves the program's blocks to their owners.
-    done_.store(number, std::memory_order_release);
+    failure = block.failure;
   }
-  for (size_t i = 0; i < running_->dead.size(); ++i) {
-    if (!running_->dead[i]) continue;
-    BlockState* const block = running_->program.blocks[i];
-    const SlotKey& slot = running_->program.slots[i];
-    // What lived inside the program only has given its memory back already.
-    if (slot.live || !slot.inside) block->give_back_memory();
-    delete block;
+  if (failure) raise_(*failure);
+}
+
+std::unique_ptr<const Window::Compiled> Window::compile(const Program& program) {
+  auto compiled = std::make_unique<Compiled>();
+  compiled->plan = canonicalise(program);
+  for (const Batch& batch : compiled->plan.batches) {
+    compiled->codes.push_back(executor_.compile(batch.group));
+    compiled->traversals.push_back(traversals(batch.group));
   }
-  running_->clear();
+  return compiled;
 }
 
 const Window::Compiled& Window::plan_for(const Program& program) {
@@ -369,11 +443,7 @@ const Window::Compiled& Window::plan_for(const Program& program) {
     }
   }
   ++run_.plan_misses;
-  auto compiled = std::make_unique<Compiled>();
-  compiled->plan = canonicalise(program);
-  for (const Batch& batch : compiled->plan.batches) {
-    compiled->codes.push_back(executor_.compile(batch.group));
-  }
+  auto compiled = compile(program);
   // A program that is seen once may never be seen again.
   if (const auto [seen, fresh] = seen_.try_emplace(hash, ++uses_); !fresh) {
     if (plans_.size() >= kMostPlans) evict();
@@ -403,35 +473,175 @@ void Window::evict() {
       std::erase_if(plans_, [&](const auto& item) { return item.second.used < oldest_kept; });
 }
 
-void Window::execute(const Compiled& compiled, const Program& program) {
-  auto& bases = frame_.bases;
-  auto& scratch = frame_.scratch;
-  struct GiveBack {
-    Executor& executor;
-    Column<void*>& memory;
-    ~GiveBack() {
-      for (void* block : memory) executor.free_scratch(block);
-      memory.clear();
+// Takes all the scratch that a plan needs, or nothing; where there is none, `unwritable` says why.
+bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
+                             std::shared_ptr<const Failure>& first) {
+  const auto writer = [&](uint16_t slot) {
+    std::string text;
+    for (const Instruction& instruction : program.code) {
+      if (program.accesses[instruction.out].slot != slot) continue;
+      text = std::string(code_name(instruction.code)) + " (" + dtype_name(instruction.dtype) +
+             ", " + std::to_string(program.counts[instruction.space]) + " elements)";
     }
-  } give_back{executor_, scratch};
+    return text;
+  };
+  bool complete = true;
+  frame_.scratch.reserve(plan.scratch.size());
+  for (const uint16_t slot : plan.scratch) {
+    try {
+      frame_.scratch.push(executor_.allocate_scratch(program.blocks[slot]->bytes));
+    } catch (const OutOfMemory& error) {
+      unwritable.resize(program.slots.size());
+      unwritable[slot] = std::make_shared<const Failure>(Failure{
+          std::string(error.what()) + " It was to hold the result of " + writer(slot) + ".", true});
+      if (!first) first = unwritable[slot];
+      complete = false;
+    }
+  }
+  if (!complete) release_scratch();
+  return complete;
+}
+
+void Window::release_scratch() noexcept {
+  for (void* memory : frame_.scratch) executor_.free_scratch(memory);
+  frame_.scratch.clear();
+}
+
+Window::Outcome Window::run(Open& open) {
+  Program& program = open.program;
+  Outcome outcome;
+  Column<Instruction> recorded;  // all of them, once some have been dropped
+  try {
+    Failures unwritable;
+    for (bool whole = !open.poisoned;; whole = false) {
+      if (whole) [[likely]] {
+        outcome.compiled = &plan_for(program);
+      } else {
+        if (recorded.empty()) recorded = program.code;
+        program.code = recorded;
+        drop_failed(program, unwritable, outcome.failures);
+        passing_ = compile(program);  // not to be met again
+        outcome.compiled = passing_.get();
+      }
+      if (reserve_scratch(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
+        execute(*outcome.compiled, program, outcome);
+        break;
+      }
+    }
+  } catch (const std::exception& error) {
+    // Nothing has been stored: it is the plan that could not be made.
+    outcome.compiled = nullptr;
+    outcome.raised = failure_of(error);
+    outcome.failures.resize(program.slots.size());
+    for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
+      outcome.failures[program.accesses[instruction.out].slot] = outcome.raised;
+    }
+  }
+  if (!outcome.failures.empty()) [[unlikely]] {
+    for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
+      outcome.failed += outcome.failures[program.accesses[instruction.out].slot] != nullptr;
+    }
+  }
+  release_scratch();
+  return outcome;
+}
+
+// Whether storing to an access leaves nothing of what its block held.
+bool Window::covers(const Program& program, uint16_t access, uint16_t space) {
+  const AccessKey& key = program.accesses[access];
+  return key.layout == Layout::dense && program.places[access].offset == 0 &&
+         static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
+             program.blocks[key.slot]->bytes;
+}
+
+// Takes out the instructions whose result has no memory, and those that read what is missing.
+void Window::drop_failed(Program& program, const Failures& unwritable, Failures& failures) {
+  failures.assign(program.slots.size(), nullptr);
+  for (size_t i = 0; i < failures.size(); ++i) {
+    if (program.blocks[i]->failed.load(std::memory_order_relaxed)) {
+      failures[i] = program.blocks[i]->failure;
+    }
+  }
+  Column<Instruction> kept;
+  for (const Instruction& instruction : program.code) {
+    const uint16_t slot = program.accesses[instruction.out].slot;
+    std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
+    for (int i = 0; i < instruction.arity && !failure; ++i) {
+      const Source source = instruction.in[static_cast<size_t>(i)];
+      if ((source & kImmediate) == 0) failure = failures[program.accesses[source].slot];
+    }
+    if (failure) {
+      failures[slot] = std::move(failure);
+    } else {
+      if (covers(program, instruction.out, instruction.space)) failures[slot] = nullptr;
+      kept.push_back(instruction);
+    }
+  }
+  program.code = std::move(kept);
+}
+
+void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome) {
+  auto& bases = frame_.bases;
   bases.clear();
   bases.reserve(program.blocks.size());
   for (size_t i = 0; i < program.blocks.size(); ++i) {
     const SlotKey& slot = program.slots[i];
     bases.push(slot.live || !slot.inside ? program.blocks[i]->data : nullptr);
   }
-  for (const uint16_t slot : compiled.plan.scratch) {
-    scratch.reserve(scratch.size() + 1);
-    scratch.push(executor_.allocate_scratch(program.blocks[slot]->bytes));
-    bases[slot] = static_cast<char*>(scratch.back());
+  for (size_t i = 0; i < compiled.plan.scratch.size(); ++i) {
+    bases[compiled.plan.scratch[i]] = static_cast<char*>(frame_.scratch[i]);
   }
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
-    frame_.bind(compiled.plan.batches[i], program, run_.bytes_moved);
-    executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
+    const Batch* batch = &compiled.plan.batches[i];
+    Batch rest;
+    if (!outcome.failures.empty()) [[unlikely]] {
+      rest = what_can_run(*batch, program, outcome.failures);
+      batch = &rest;
+    }
+    frame_.bind(*batch, compiled.traversals[i], program, run_.bytes_moved);
+    try {
+      executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
+    } catch (const std::exception& error) {
+      const auto failure = failure_of(error);
+      if (!outcome.raised) outcome.raised = failure;
+      outcome.failures.resize(program.slots.size());
+      for (const auto& member : batch->members) {
+        mark_stores(program, batch->group, member, failure, outcome.failures);
+      }
+    }
   }
 }
 
-void Window::Frame::bind(const Batch& batch, const Program& program, uint64_t& bytes_moved) {
+// Says of the blocks that a member of a batch stores to that they failed, or with null that they
+// are computed, where the store covers them.
+void Window::mark_stores(const Program& program, const Group& group, const Batch::Member& member,
+                         const std::shared_ptr<const Failure>& failure, Failures& failures) {
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::store) continue;
+    const uint16_t access = member.accesses[node.b];
+    if (failure || covers(program, access, member.space)) {
+      failures[program.accesses[access].slot] = failure;
+    }
+  }
+}
+
+// The members that load nothing that is missing. What the others store fails.
+Batch Window::what_can_run(const Batch& batch, const Program& program, Failures& failures) {
+  Batch result{batch.group, {}};
+  for (const auto& member : batch.members) {
+    std::shared_ptr<const Failure> failure;
+    for (const Node& node : batch.group.nodes) {
+      if (node.kind != NodeKind::load || failure) continue;
+      failure = failures[program.accesses[member.accesses[node.a]].slot];
+    }
+    if (!failure) result.members.push_back(member);
+    mark_stores(program, batch.group, member, failure, failures);
+  }
+  return result;
+}
+
+void Window::Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals,
+                         const Program& program, uint64_t& bytes_moved) {
   bindings.clear();
   operands.clear();
   immediates.clear();
@@ -440,12 +650,13 @@ void Window::Frame::bind(const Batch& batch, const Program& program, uint64_t& b
     std::span<const int64_t> sizes;
     if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
     const int64_t count = program.counts[member.space];
-    for (const uint16_t access : member.accesses) {
+    for (size_t k = 0; k < member.accesses.size(); ++k) {
+      const uint16_t access = member.accesses[k];
       const AccessKey& key = program.accesses[access];
       const Place& place = program.places[access];
       operands.push_back(bases[key.slot] + place.offset);
-      bytes_moved +=
-          dtype_size(key.dtype) * (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+      bytes_moved += traversals[k] * dtype_size(key.dtype) *
+                     (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
       if (sizes.empty()) continue;
       const int64_t* own =
           key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;

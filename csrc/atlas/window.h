@@ -11,6 +11,11 @@
 // Blocks. The window refers to blocks of memory, never to tensors. A block that is freed while the
 // open program touches it stays with the window until the program has run; if it was allocated
 // during the program its memory goes back at once, because its values need no memory of their own.
+//
+// Failures. What can fail - memory for values that pass from group to group - is reserved before
+// the first store. An instruction that cannot run makes the block it writes fail, and whatever
+// reads that block; all others run. The flush that meets a failure raises it, and so does every
+// later read of a block that failed, until something writes the whole of it.
 #pragma once
 
 #include <array>
@@ -24,12 +29,19 @@
 #include <vector>
 
 #include "atlas/canonicalise.h"
+#include "atlas/error.h"
 #include "atlas/program.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
 
 class Window;
+
+// Why an instruction was not executed.
+struct Failure {
+  std::string what;
+  bool out_of_memory = false;
+};
 
 // What the core knows of the memory of a storage; whoever owns the memory derives from it.
 struct BlockState {
@@ -48,6 +60,9 @@ struct BlockState {
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
+  // Its values could not be computed. `failure` says why and is guarded by the window's lock.
+  std::atomic<bool> failed{false};
+  std::shared_ptr<const Failure> failure;
 };
 
 enum class FlushReason : uint8_t {
@@ -66,12 +81,22 @@ const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {
   uint64_t recorded = 0;  // instructions
-  uint64_t executed = 0;  // of these, instructions of programs that ran
+  uint64_t executed = 0;  // of these, instructions that ran
+  uint64_t failed = 0;    // of these, instructions that could not run
   uint64_t passes = 0;    // traversals of an iteration space
   uint64_t stores_elided = 0;
   uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
   uint64_t bytes_moved = 0;  // loaded and stored by the groups
   std::array<uint64_t, kFlushReasons> flushes{};
+};
+
+// A program that was flushed, for people to look at.
+struct Flushed {
+  FlushReason reason;
+  std::string origin;                // where the flush came from
+  Program program;                   // what was executed of it; without its blocks
+  std::vector<std::string> origins;  // of its instructions
+  Plan plan;
 };
 
 // An operand of an instruction. Elements lie in the order of the space.
@@ -123,16 +148,35 @@ class Window {
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
   static constexpr size_t kMostPlans = 4096;
 
+  // Throws what a failure is reported as; by default Error. Set once, before any window is used.
+  using Raise = void (*)(const Failure&);
+  static void set_raise(Raise raise) noexcept { raise_ = raise; }
+
+  // Called at the beginning of each record(), outside all locks, while it is not null.
+  using Hook = void (*)();
+  static void set_before_record(Hook hook) noexcept {
+    before_record_.store(hook, std::memory_order_release);
+  }
+
+  // Keeps what is flushed, for explain. `locate` says where the calling thread is; it is called
+  // outside all locks, and only while some window captures.
+  using Locate = std::string (*)();
+  static void set_locate(Locate locate) noexcept { locate_ = locate; }
+  void start_capture();
+  std::vector<Flushed> end_capture();
+
   // Appends instructions, all or none. Blocks pending in another window must have been synchronised
   // before. `temporaries` are blocks without memory (kBornInside) for values that only these
-  // instructions use; the window destroys them. Flushes when the window is full.
+  // instructions use; the window destroys them. Flushes when the window is full, and throws then,
+  // with nothing appended, what that flush does.
   void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
   void record(const Operands& operands) { record({&operands, 1}); }
 
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
 
-  // Runs what has been recorded, and waits for what another thread is running.
+  // Runs what has been recorded, and waits for what another thread is running. Raises the first
+  // failure of the program, after everything that could run has.
   void flush(FlushReason reason);
 
   bool pending(const BlockState& block) const noexcept {
@@ -144,10 +188,13 @@ class Window {
   static bool keep(BlockState* block) noexcept;
 
   // Before anything outside a stream reads or writes a block: flushes the window it is pending in.
+  // Raises the failure of a block that failed.
   static void synchronize(BlockState& block, FlushReason reason = FlushReason::read) {
     if (block.program.load(std::memory_order_acquire) == 0) return;
     Window* window = block.window.load(std::memory_order_relaxed);
     if (window->pending(block)) window->flush(reason);
+    if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
+      window->raise(block);
   }
 
   WindowStats stats() const;
@@ -175,13 +222,16 @@ class Window {
     std::vector<Crowd> crowds;
     Column<bool> dead;  // by slot: the owner has freed the block
     size_t bytes = 0;
-    size_t room = 0;  // instructions that can be appended without allocating
+    size_t room = 0;                   // instructions that can be appended without allocating
+    bool poisoned = false;             // touches a block that failed
+    std::vector<std::string> origins;  // of instructions, while capturing
     void reserve(size_t instructions);
     void clear() noexcept;
   };
   struct Compiled {
     Plan plan;
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
+    std::vector<std::vector<uint8_t>> traversals;   // of each operand: loaded, stored or both
   };
   struct Frame {          // of a run
     Column<char*> bases;  // of the program's blocks
@@ -191,7 +241,8 @@ class Window {
     Column<void*> operands;
     Column<uint64_t> immediates;
     Column<int64_t> strides;
-    void bind(const Batch& batch, const Program& program, uint64_t& bytes_moved);
+    void bind(const Batch& batch, const std::vector<uint8_t>& traversals, const Program& program,
+              uint64_t& bytes_moved);
   };
   struct Cached {
     Program key;
@@ -209,11 +260,37 @@ class Window {
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
+  void raise(const BlockState& block) const;
+  std::string locate() const;  // empty unless capturing
+
   // Valid until the next call.
   const Compiled& plan_for(const Program& program);
-  void execute(const Compiled& compiled, const Program& program);
+  std::unique_ptr<const Compiled> compile(const Program& program);
   void evict();
 
+  // Why the values of a slot are missing; null, or nothing at all, where they are there.
+  using Failures = std::vector<std::shared_ptr<const Failure>>;
+  struct Outcome {
+    const Compiled* compiled = nullptr;
+    Failures failures;                      // by slot, empty if there are none
+    std::shared_ptr<const Failure> raised;  // the first one
+    size_t failed = 0;                      // instructions
+  };
+  Outcome run(Open& open);
+  bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
+                       std::shared_ptr<const Failure>& first);
+  void release_scratch() noexcept;
+  static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
+  void execute(const Compiled& compiled, const Program& program, Outcome& outcome);
+  static bool covers(const Program& program, uint16_t access, uint16_t space);
+  static void mark_stores(const Program& program, const Group& group, const Batch::Member& member,
+                          const std::shared_ptr<const Failure>& failure, Failures& failures);
+  static Batch what_can_run(const Batch& batch, const Program& program, Failures& failures);
+
+  [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
+  inline static Raise raise_ = &throw_error;
+  inline static Locate locate_ = nullptr;
+  inline static std::atomic<Hook> before_record_{nullptr};
   inline static std::atomic<bool> recording_{true};
   inline static std::atomic<bool> contracting_{false};
 
@@ -223,6 +300,7 @@ class Window {
   std::atomic<uint64_t> open_;     // number of the open program
   std::atomic<uint64_t> done_{0};  // number of the last program that ran
   std::atomic<bool> empty_{true};
+  std::atomic<bool> capturing_{false};
   std::array<Open, 2> programs_;
   Open* current_ = &programs_[0];  // the open one, guarded by lock_
   Open* running_ = &programs_[1];
@@ -234,6 +312,7 @@ class Window {
   uint64_t uses_ = 0;
   WindowStats run_;  // of the program that is running
   Frame frame_;      // kept, so that a flush allocates nothing
+  std::vector<Flushed> captured_;
 
   WindowStats stats_;  // guarded by lock_
 };
