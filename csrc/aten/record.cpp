@@ -634,6 +634,15 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
            group_dtype(argument.tensor->scalar_type()) != prepared.dtype;
   };
   if (is_half(prepared.dtype) && keeps_number(op) && std::ranges::any_of(in, is_unrounded_number)) {
+    if (prepared.out.dtype != prepared.dtype) {
+      // The result is rounded to half precision nevertheless.
+      Builder builder(DType::f32, prepared.space.count,
+                      {prepared.space.sizes.data(), prepared.space.sizes.size()});
+      builder.apply(op, {prepared.in[0], prepared.in[1]});
+      builder.give(prepared.out, prepared.dtype);
+      prepared.window->record(builder.list(), builder.temporaries());
+      return true;
+    }
     prepared.dtype = DType::f32;
   }
   Operands operands{static_cast<Code>(op),
