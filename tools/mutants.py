@@ -2,8 +2,8 @@
 
 A mutant is one textual replacement in a copy of the source tree, build/mutants/source. Its text
 has to be there exactly once: one that the code has outgrown fails the run instead of testing
-nothing. First the core's unit tests run (no torch, seconds); where they pass, or where the bug is in
-code that knows torch, the extension is built and a part of the Python tests runs.
+nothing. First the core's unit tests run (no torch, seconds); where they pass, or where the bug is
+in code that knows torch, the extension is built and a part of the Python tests runs.
 
 The exit status is 0 if every mutant was caught and the tests pass without any.
 """
@@ -61,7 +61,7 @@ MUTANTS = (
         "a load does not wait for stores to a part of its bytes",
         CANONICALISER,
         "if (states_[other].latest != kNoValue) result.push_back(states_[other].latest);",
-        "",
+        "static_cast<void>(other);",
     ),
     Mutant(
         "liveness off by one: the last access of a program counts as dead",
