@@ -8,19 +8,19 @@ docs/testing.md explains the terms.
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
 EXPECTED: dict[str, str] = {
     **{
-        f"foreach:_foreach_add:bfloat16:{phase}": "self + alpha * other: torch rounds once, but twice "
-        "in the last size % 32 elements, and the sums cancel; the device rounds once everywhere"
+        f"foreach:_foreach_add:bfloat16:{phase}": "self + alpha * other: torch rounds once, but "
+        "twice in the last size % 32 elements, and the sums cancel; the device rounds once"
         for phase in ("forward", "noncontiguous", "inplace", "backward", "forward_ad")
     },
     **{
-        f"{entry}:bfloat16:{phase}": "x ** -0.5: torch rounds once, but twice in the last size % 32 "
-        "elements, and its gradient takes the third power, or cancels; the device rounds once"
+        f"{entry}:bfloat16:{phase}": "x ** -0.5: torch rounds once, but twice in the last "
+        "size % 32 elements, and its gradient takes the third power, or cancels; the device once"
         for entry in ("foreach:_foreach_rsqrt", "ops:nn.functional.normalize")
         for phase in ("noncontiguous", "backward", "forward_ad")
     },
     **{
-        f"{entry}:float32:forward_ad": "the tangent is a difference of nearly equal numbers: against "
-        "float64 the greatest relative error of the device is 1.6e-5, of the CPU 1.3e-5"
+        f"{entry}:float32:forward_ad": "the tangent is a difference of nearly equal numbers: "
+        "against float64 the greatest relative error of the device is 1.6e-5, of the CPU 1.3e-5"
         for entry in ("ops:pow", "foreach:_foreach_pow")
     },
     **{

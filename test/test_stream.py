@@ -267,7 +267,7 @@ class TestRules(HologramTestCase):
                 x = torch.ones(64, device=mine)
                 for step in range(300):
                     x = x * 0.5 + 1  # pending here ...
-                    y = x.to(other).mul_(2)  # ... and there
+                    y = x.to(other) * 2  # ... and there
                     x = y.to(mine) - x
                     if step % 50 == 0:
                         gc.collect()

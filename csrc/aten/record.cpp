@@ -632,6 +632,15 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   // Nor is a second operand without dimensions rounded to half precision, where numbers are not.
   if (is_half(prepared.dtype) && keeps_number(op) && in[1].tensor != nullptr &&
       in[1].tensor->dim() == 0 && group_dtype(in[1].tensor->scalar_type()) != prepared.dtype) {
+    if (prepared.out.dtype != prepared.dtype) {
+      // The result is rounded to half precision nevertheless.
+      Builder builder(DType::f32, prepared.space.count,
+                      {prepared.space.sizes.data(), prepared.space.sizes.size()});
+      builder.apply(op, {prepared.in[0], prepared.in[1]});
+      builder.give(prepared.out, prepared.dtype);
+      prepared.window->record(builder.list(), builder.temporaries());
+      return true;
+    }
     prepared.dtype = DType::f32;
   }
   Operands operands{static_cast<Code>(op),

@@ -346,6 +346,36 @@ TEST(window_gives_values_between_groups_memory) {
   drop(x);
 }
 
+TEST(window_rounds_what_passes_through_a_narrower_dtype) {
+  Stream s;
+  auto* x = s.filled({1 + 1.0f / 1024, 2.75f});
+  for (const DType narrow : {DType::bf16, DType::i64, DType::f16}) {
+    auto* t = s.make(4);
+    auto* y = s.make(2);
+    s.window.record({kCopy, DType::f32, 1, 2, {}, dense(t, narrow), {dense(x), {}, {}}});
+    s.window.record(binary(Op::add, 2, dense(y), dense(t, narrow), number(0.5f)));
+    drop(t);
+    const auto values = Stream::read(y);
+    CHECK_EQ(values[0], narrow == DType::f16 ? 1.5f + 1.0f / 1024 : 1.5f);
+    CHECK_EQ(values[1], narrow == DType::i64 ? 2.5f : 3.25f);
+    drop(y);
+  }
+  drop(x);
+}
+
+// The plan that leaves out a multiplication by one does not serve other numbers.
+TEST(window_keys_special_numbers) {
+  Stream s;
+  auto* x = s.filled({3});
+  for (const float factor : {1.0f, 1.0f, 1.0f, 2.0f, 5.0f, 7.0f, 1.0f}) {
+    auto* y = s.make(1);
+    s.window.record(binary(Op::mul, 1, dense(y), dense(x), number(factor)));
+    CHECK_EQ(Stream::read(y)[0], 3 * factor);
+    drop(y);
+  }
+  drop(x);
+}
+
 // The plan of a program whose temporary is dead does not serve the one that keeps it.
 TEST(window_keys_what_lives) {
   Stream s;
