@@ -358,8 +358,9 @@ class TestThreads(HologramTestCase):
                 flushed = (x * 0.5).cpu()
             finally:
                 torch.set_flush_denormal(False)
-            self.assertEqual(flushed.count_nonzero().item(), 0)
-            self.assertEqual((x * 0.5).cpu().count_nonzero().item(), 200_000)
+            # By their bits: threads that torch started meanwhile take denormals for zeros for ever.
+            self.assertTrue((flushed.view(torch.int32) == 0).all())
+            self.assertTrue(((x * 0.5).cpu().view(torch.int32) != 0).all())
 
 
 instantiate_parametrized_tests(TestSpecialValues)

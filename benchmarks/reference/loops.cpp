@@ -54,10 +54,12 @@ struct BF16 {
     const Words words = __builtin_convertvector(bf16_bits(x).v, Words);
     std::memcpy(p, &words, sizeof words);
   }
-  HOLOGRAM_INLINE static V round(V x) { return round_to_bf16(x); }
+  // No NaN here has payload in its low bits: operands are bf16.
+  HOLOGRAM_INLINE static V round(V x) { return round_clean_to_bf16(x); }
 };
 
-// One vector of a chain: reads and writes element i of the operands p.
+// One vector of a chain: reads and writes element i of the operands p. A number that is added is
+// rounded too, as torch does it; a factor is not.
 
 struct Copy {
   static constexpr int kOperands = 2;
@@ -74,8 +76,8 @@ struct Gelu {
   HOLOGRAM_INLINE static void step(E* const* p, const float* s, long i) {
     const V x = T::load(p[0] + i);
     V u = T::round(T::round(V(s[0]) * x) * x);
-    u = T::round(T::round(V(s[1]) + u) * x);
-    const V t = T::round(V(s[2]) + T::round(math_tanh(u)));
+    u = T::round(T::round(T::round(V(s[1])) + u) * x);
+    const V t = T::round(T::round(V(s[2])) + T::round(math_tanh(u)));
     T::store(p[1] + i, T::round(T::round(V(s[3]) * x) * t));
   }
 };
@@ -107,7 +109,7 @@ struct Adam {
     const V m = T::round(T::round(T::load(p[2] + i) * V(s[0])) + T::round(g * V(s[1])));
     const V v =
         T::round(T::round(T::load(p[3] + i) * V(s[2])) + T::round(T::round(g * g) * V(s[3])));
-    const V root = T::round(T::round(math_sqrt(v)) + V(s[5]));
+    const V root = T::round(T::round(math_sqrt(v)) + T::round(V(s[5])));
     const V change = T::round(T::round(m * V(s[4])) / root);
     const V parameter = T::round(T::load(p[0] + i) - change);
     T::store(p[0] + i, parameter);

@@ -553,7 +553,8 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     } else {
       const at::Scalar number =
           in[i].scalar != nullptr ? *in[i].scalar : number_of(in[i].tensor->unsafeGetTensorImpl());
-      prepared.in[i] = immediate(immediate_bits(number, *dtype, rule.keeps_numbers), *dtype);
+      prepared.in[i] =
+          immediate(immediate_bits(number, *dtype, rule.keeps_numbers && i > 0), *dtype);
     }
   }
   return true;
@@ -628,12 +629,9 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
-  // Nor are 0-dim tensors rounded to half precision, where numbers are not.
-  const auto is_unrounded_number = [&](const Argument& argument) {
-    return argument.tensor != nullptr && argument.tensor->dim() == 0 &&
-           group_dtype(argument.tensor->scalar_type()) != prepared.dtype;
-  };
-  if (is_half(prepared.dtype) && keeps_number(op) && std::ranges::any_of(in, is_unrounded_number)) {
+  // Nor is a second operand without dimensions rounded to half precision, where numbers are not.
+  if (is_half(prepared.dtype) && keeps_number(op) && in[1].tensor != nullptr &&
+      in[1].tensor->dim() == 0 && group_dtype(in[1].tensor->scalar_type()) != prepared.dtype) {
     if (prepared.out.dtype != prepared.dtype) {
       // The result is rounded to half precision nevertheless.
       Builder builder(DType::f32, prepared.space.count,

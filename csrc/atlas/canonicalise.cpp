@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 
+#include "atlas/checker.h"
+
 namespace hologram {
 namespace {
 
@@ -633,7 +635,14 @@ ComputeClass class_of(DType dtype) noexcept {
 }
 
 Plan canonicalise(const Program& program) {
+#ifdef NDEBUG
   return Canonicaliser(program).run();
+#else
+  validate(program);
+  Plan plan = Canonicaliser(program).run();
+  validate(plan, program);
+  return plan;
+#endif
 }
 
 std::vector<uint8_t> traversals(const Group& group) {

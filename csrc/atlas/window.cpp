@@ -562,7 +562,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
       failures[i] = program.blocks[i]->failure;
     }
   }
-  Column<Instruction> kept;
+  size_t kept = 0;
   for (const Instruction& instruction : program.code) {
     const uint16_t slot = program.accesses[instruction.out].slot;
     std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
@@ -574,10 +574,10 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
       failures[slot] = std::move(failure);
     } else {
       if (covers(program, instruction.out, instruction.space)) failures[slot] = nullptr;
-      kept.push_back(instruction);
+      program.code[kept++] = instruction;
     }
   }
-  program.code = kept;  // a copy: the column keeps the room it has
+  program.code.truncate(kept);  // in place: the room that was made for recording stays
 }
 
 void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome) {

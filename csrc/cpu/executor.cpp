@@ -887,19 +887,16 @@ class GroupRun {
         bindings_(bindings),
         kernels_(*group.kernels_),
         size_(static_cast<long>(dtype_size(kernels_.own))),
-        class_elements_(kClassBytes / size_),
-        mode_(float_mode()) {}
+        class_elements_(kClassBytes / size_) {}
 
   void run(Parallel& parallel) {
     int64_t elements = 0;
-    for (const Binding& binding : bindings_) {
-      elements += binding.count;
-      classes_ += classes_of(binding);
+    for (const Binding& binding : bindings_) elements += binding.count;
+    int threads = 1;
+    if (elements >= kSerialElements) {
+      for (const Binding& binding : bindings_) classes_ += classes_of(binding);
+      threads = static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), classes_));
     }
-    const int threads =
-        elements < kSerialElements
-            ? 1
-            : static_cast<int>(std::min<int64_t>(std::max(parallel.threads(), 1), classes_));
     if (group_.strided_) {
       if (bindings_.size() > 1) {
         more_spaces_.resize(bindings_.size());
@@ -922,6 +919,7 @@ class GroupRun {
       return;
     }
     // Few enough for the processor to see streams, enough for threads to finish together.
+    mode_ = float_mode();
     claim_ = std::clamp<int64_t>(classes_ / (threads * int64_t{16}), 1, 16);
     parallel.run(
         threads, [](void* self) { static_cast<GroupRun*>(self)->work(); }, this);
@@ -951,13 +949,15 @@ class GroupRun {
 
   // A binding on its way through one thread.
   struct Member {
+    Member(const Binding& what, const Space* where, char* memory)
+        : binding(what), space(where), frame(memory) {}
+    char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
+
     const Binding& binding;
     const Space* space;  // null where no operand is strided
     char* frame;
-    Stream streams[kMaxStreams];
-    int stream_count;
-
-    char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
+    int stream_count = 0;
+    Stream streams[kMaxStreams];  // only so many have a value
   };
 
   int64_t classes_of(const Binding& binding) const {
@@ -1024,7 +1024,7 @@ class GroupRun {
       }
       std::memcpy(R[n + 2] + 8 * i, &bits, sizeof bits);
     }
-    Member member{binding, group_.strided_ ? &spaces_[index] : nullptr, frame, {}, 0};
+    Member member(binding, group_.strided_ ? &spaces_[index] : nullptr, frame);
     choose_streams(member);
     return member;
   }
@@ -1222,7 +1222,7 @@ class GroupRun {
   const ClassKernels& kernels_;
   const long size_;  // of the class's elements
   const int64_t class_elements_;
-  const unsigned mode_;  // of floating point, in the calling thread
+  unsigned mode_ = 0;    // of floating point, in the calling thread
   int64_t classes_ = 0;  // of all members
   int64_t claim_ = 1;    // classes that a thread takes at a time
   Space space_, *spaces_ = &space_;

@@ -1,0 +1,220 @@
+#include "atlas/checker.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace hologram {
+namespace {
+
+void require(bool holds, const char* what, size_t index) {
+  if (!holds) throw std::logic_error(std::string(what) + " (number " + std::to_string(index) + ")");
+}
+
+// Pairs of accesses that share a part of their bytes, both ways round.
+using Overlaps = std::set<std::pair<uint16_t, uint16_t>>;
+
+Overlaps overlaps_of(const Program& program) {
+  Overlaps all;
+  for (const auto& [a, b] : program.overlaps) {
+    all.emplace(a, b);
+    all.emplace(b, a);
+  }
+  return all;
+}
+
+int arity_of(const Node& node) {
+  switch (node.kind) {
+    case NodeKind::compute: return op_info(node.op).arity;
+    case NodeKind::cast:
+    case NodeKind::store: return 1;
+    default: return 0;
+  }
+}
+
+void check_group(const Group& group, size_t number) {
+  std::set<uint16_t> stored;
+  for (size_t i = 0; i < group.nodes.size(); ++i) {
+    const Node& node = group.nodes[i];
+    const uint16_t values[] = {node.a, node.b, node.c};
+    for (int k = 0; k < arity_of(node); ++k) {
+      const uint16_t value = values[k];
+      require(value < i, "a value is used before it is there: group", number);
+      require(group.nodes[value].kind != NodeKind::store, "a store is used as a value: group",
+              number);
+    }
+    switch (node.kind) {
+      case NodeKind::load:
+        require(node.a < group.operands.size(), "a load has no operand: group", number);
+        break;
+      case NodeKind::immediate:
+        require(node.a < group.immediates, "an immediate is missing: group", number);
+        break;
+      case NodeKind::store:
+        require(node.b < group.operands.size(), "a store has no operand: group", number);
+        require(group.operands[node.b].layout != Layout::scalar, "a scalar is stored: group",
+                number);
+        require(stored.count(node.b) == 0, "an operand is stored twice: group", number);
+        stored.insert(node.b);
+        break;
+      default: break;
+    }
+  }
+  require(!stored.empty(), "nothing is stored: group", number);
+}
+
+struct Touched {
+  std::set<uint16_t> loaded, stored;  // accesses
+};
+
+Touched touched_by(const Group& group, const Batch::Member& member) {
+  Touched result;
+  for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::load) result.loaded.insert(member.accesses[node.a]);
+    if (node.kind == NodeKind::store) result.stored.insert(member.accesses[node.b]);
+  }
+  return result;
+}
+
+void check_member(const Program& program, const Group& group, const Batch::Member& member,
+                  const Overlaps& overlaps, size_t number) {
+  require(member.accesses.size() == group.operands.size(), "operands are missing: group", number);
+  require(static_cast<int>(member.immediates.size()) == group.immediates,
+          "immediates are missing: group", number);
+  require(member.space < program.counts.size(), "the space is unknown: group", number);
+  for (const uint16_t immediate : member.immediates) {
+    require(immediate < program.specials.size(), "an immediate is unknown: group", number);
+  }
+  for (size_t i = 0; i < member.accesses.size(); ++i) {
+    require(member.accesses[i] < program.accesses.size(), "an access is unknown: group", number);
+    const AccessKey& key = program.accesses[member.accesses[i]];
+    require(key.dtype == group.operands[i].dtype && key.layout == group.operands[i].layout,
+            "an operand is not what its group says: group", number);
+    require(key.layout == Layout::scalar || key.space == member.space,
+            "an operand is of another space: group", number);
+    require(key.layout != Layout::strided || key.shape == member.shape,
+            "an operand is of another shape: group", number);
+  }
+  const Touched touched = touched_by(group, member);
+  for (const uint16_t a : touched.stored) {
+    for (const uint16_t b : member.accesses) {
+      require(overlaps.count({a, b}) == 0, "a store meets a part of an operand: group", number);
+    }
+  }
+}
+
+// Members run at the same time.
+void check_apart(const Program& program, const Batch& batch, const Overlaps& overlaps,
+                 size_t number) {
+  std::vector<Touched> all;
+  for (const auto& member : batch.members) all.push_back(touched_by(batch.group, member));
+  // By slot, so that this stays quick for batches of many tensors.
+  std::vector<std::vector<std::pair<size_t, uint16_t>>> stores(program.slots.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const uint16_t a : all[i].stored) stores[program.accesses[a].slot].emplace_back(i, a);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const auto* accesses : {&all[i].loaded, &all[i].stored}) {
+      for (const uint16_t a : *accesses) {
+        for (const auto& [other, b] : stores[program.accesses[a].slot]) {
+          require(other == i || (a != b && overlaps.count({a, b}) == 0),
+                  "two members of a batch meet: group", number);
+        }
+      }
+    }
+  }
+}
+
+// The instructions whose results are what a live block holds at the end, in order.
+std::vector<uint16_t> last_writes(const Program& program) {
+  std::vector<uint16_t> writes;
+  for (size_t i = program.code.size(); i-- > 0;) {
+    const uint16_t out = program.code[i].out;
+    if (!program.slots[program.accesses[out].slot].live) continue;
+    if (std::ranges::find(writes, out) == writes.end()) writes.push_back(out);
+  }
+  std::ranges::reverse(writes);
+  return writes;
+}
+
+void check_results(const Plan& plan, const Program& program, const Overlaps& overlaps) {
+  std::vector<size_t> stored_at(program.accesses.size(), 0);  // 1 + the last batch, 0 for none
+  for (size_t i = 0; i < plan.batches.size(); ++i) {
+    for (const auto& member : plan.batches[i].members) {
+      for (const uint16_t a : touched_by(plan.batches[i].group, member).stored) {
+        stored_at[a] = i + 1;
+      }
+    }
+  }
+  const auto writes = last_writes(program);
+  for (size_t i = 0; i < writes.size(); ++i) {
+    require(stored_at[writes[i]] != 0, "what lives is not stored: access", writes[i]);
+    for (size_t j = 0; j < i; ++j) {
+      require(overlaps.count({writes[i], writes[j]}) == 0 ||
+                  stored_at[writes[j]] < stored_at[writes[i]],
+              "stores to a part of the same bytes are out of order: access", writes[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void validate(const Program& program) {
+  for (size_t i = 0; i < program.accesses.size(); ++i) {
+    const AccessKey& key = program.accesses[i];
+    require(key.slot < program.slots.size(), "an access has no block: access", i);
+    require(key.layout == Layout::scalar || key.space < program.counts.size(),
+            "an access has no space: access", i);
+    require((key.layout == Layout::strided) == (key.shape != 0), "an access has no shape: access",
+            i);
+    require(key.shape == 0 || key.shape < program.shapes.size(), "a shape is unknown: access", i);
+  }
+  for (size_t i = 0; i < program.overlaps.size(); ++i) {
+    const auto& [a, b] = program.overlaps[i];
+    require(a < program.accesses.size() && b < a, "an overlap is not of two accesses: pair", i);
+    require(program.accesses[a].slot == program.accesses[b].slot,
+            "an overlap is of two blocks: pair", i);
+  }
+  for (size_t i = 0; i < program.code.size(); ++i) {
+    const Instruction& instruction = program.code[i];
+    require(instruction.code <= kCopy, "there is no such operation: instruction", i);
+    const int arity =
+        instruction.code == kCopy ? 1 : op_info(static_cast<Op>(instruction.code)).arity;
+    require(instruction.arity == arity, "operands are missing: instruction", i);
+    require(instruction.space < program.counts.size(), "the space is unknown: instruction", i);
+    require(instruction.out < program.accesses.size(), "the result is unknown: instruction", i);
+    const AccessKey& out = program.accesses[instruction.out];
+    require(out.layout != Layout::scalar, "many results go to one element: instruction", i);
+    for (int k = 0; k < arity; ++k) {
+      const Source source = instruction.in[static_cast<size_t>(k)];
+      const bool immediate = (source & kImmediate) != 0;
+      require(immediate ? size_t{source & ~unsigned{kImmediate}} < program.specials.size()
+                        : source < program.accesses.size(),
+              "an operand is unknown: instruction", i);
+    }
+  }
+}
+
+void validate(const Plan& plan, const Program& program) {
+  const Overlaps overlaps = overlaps_of(program);
+  std::set<uint16_t> scratch(plan.scratch.begin(), plan.scratch.end());
+  for (size_t i = 0; i < plan.batches.size(); ++i) {
+    const Batch& batch = plan.batches[i];
+    check_group(batch.group, i);
+    for (const auto& member : batch.members) {
+      check_member(program, batch.group, member, overlaps, i);
+      for (const uint16_t access : member.accesses) {
+        const uint16_t number = program.accesses[access].slot;
+        const SlotKey& slot = program.slots[number];
+        require(slot.live || !slot.inside || scratch.count(number) != 0,
+                "a block without memory is touched: group", i);
+      }
+    }
+    check_apart(program, batch, overlaps, i);
+  }
+  check_results(plan, program, overlaps);
+}
+
+}  // namespace hologram
