@@ -263,9 +263,7 @@ SHAPES = (
 SHAPE_WEIGHTS = (8, 6, 6, 4, 4, 3, 1, 2, 1)
 
 UNARY_EXACT = ("neg", "abs", "relu", "reciprocal", "floor", "ceil", "trunc", "round")
-UNARY_CLOSE = (
-    "sqrt rsqrt exp exp2 expm1 log log2 log1p tanh sigmoid erf sin cos".split()  # fmt: skip
-)
+UNARY_CLOSE = "sqrt rsqrt exp exp2 expm1 log log2 log1p tanh sigmoid erf sin cos".split()
 ACTIVATIONS = (
     "torch.nn.functional.silu({x})",
     "torch.nn.functional.gelu({x})",
