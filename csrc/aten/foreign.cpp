@@ -69,8 +69,10 @@ class AutogradGuard final : public c10::OperatorKernel {
     synchronize_arguments(op, *stack);
     // What stands at a backend's autograd key that nobody uses is what would stand at ours, unless
     // a kernel for our backend turns a composite one off.
-    if (op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) &&
-        !op.hasKernelForDispatchKey(DispatchKey::Autograd)) {
+    const bool ours_alone = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) &&
+                            !op.hasKernelForDispatchKey(DispatchKey::Autograd);
+    // Where nothing does, there may be no kernel at all: that is said below autograd.
+    if (ours_alone || !op.hasComputedKernelForDispatchKey(DispatchKey::AutogradPrivateUse3)) {
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     } else {
       op.getComputedKernelForDispatchKey(DispatchKey::AutogradPrivateUse3)
