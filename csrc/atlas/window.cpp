@@ -295,7 +295,9 @@ inline void Window::append(const Operands& operands, uint64_t number) {
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
   if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
     hook();
-  const std::string origin = locate();
+  std::string origin;
+  if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
+    origin = locate();
   while (true) {
     {
       const std::lock_guard guard(lock_);
@@ -339,7 +341,9 @@ bool Window::keep(BlockState* block) noexcept {
 
 void Window::flush(FlushReason reason) {
   Outcome outcome;
-  std::string origin = locate();
+  std::string origin;
+  if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
+    origin = locate();
   {
     const std::lock_guard running(executing_);
     uint64_t number;
