@@ -22,13 +22,6 @@ using at::Tensor;
 constexpr DTypeSet kReals = kReal;
 constexpr DTypeSet kNumbers = kReal | dtype_bit(DType::i64);
 
-struct Service {
-  Service(const char* name, const char* overload)
-      : delegate(name, overload), counter(op_counter(delegate.name())) {}
-  OperatorDelegate delegate;
-  OpCounter& counter;
-};
-
 template <class... In>
 bool attempt(Service& here, const Composite& composite, const Tensor* out, Tensor* fresh,
              const In&... in) {
@@ -319,24 +312,23 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& self, c10::string_view ap
              : here.delegate(grad, self, approximate);
 }
 
+// clamp has one bound or two.
+bool attempt_clamp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                   const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
+  if (low && high) return attempt(here, kClamp, out, fresh, self, *low, *high);
+  if (low) return attempt(here, kClampMin, out, fresh, self, *low);
+  return high && attempt(here, kClampMax, out, fresh, self, *high);
+}
 Tensor clamp(const Tensor& self, const std::optional<Scalar>& low,
              const std::optional<Scalar>& high) {
   static Service& here = *new Service("aten::clamp", "");
   Tensor fresh;
-  const bool recorded = low && high ? attempt(here, kClamp, nullptr, &fresh, self, *low, *high)
-                        : low       ? attempt(here, kClampMin, nullptr, &fresh, self, *low)
-                        : high      ? attempt(here, kClampMax, nullptr, &fresh, self, *high)
-                                    : false;
-  return recorded ? fresh : here.delegate(self, low, high);
+  return attempt_clamp(here, nullptr, &fresh, self, low, high) ? fresh
+                                                               : here.delegate(self, low, high);
 }
 Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
   static Service& here = *new Service("aten::clamp_", "");
-  const Tensor& in = self;
-  const bool recorded = low && high ? attempt(here, kClamp, &self, nullptr, in, *low, *high)
-                        : low       ? attempt(here, kClampMin, &self, nullptr, in, *low)
-                        : high      ? attempt(here, kClampMax, &self, nullptr, in, *high)
-                                    : false;
-  if (!recorded) {
+  if (!attempt_clamp(here, &self, nullptr, std::as_const(self), low, high)) {
     here.delegate(self, low, high);
   }
   return self;
@@ -346,17 +338,14 @@ Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::option
 
 bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
                        const Scalar& alpha, const Tensor* out, Tensor* fresh) {
-  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(alpha)};
-  if (!subtract) {
-    if (!record_composite(kAdd, arguments, out, fresh)) return false;
-  } else {
-    if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() ||
-        alpha.type() == at::kUInt64) {
-      return false;
-    }
-    const Scalar negative = -alpha;
-    const std::array<Argument, 3> negated{Argument(self), Argument(other), Argument(negative)};
-    if (!record_composite(kSub, negated, out, fresh)) return false;
+  // Recording declines these too; they have no negative.
+  if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() || alpha.type() == at::kUInt64) {
+    return false;
+  }
+  const Scalar factor = subtract ? -alpha : alpha;
+  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(factor)};
+  if (!record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
+    return false;
   }
   note_native(counter);
   return true;

@@ -82,6 +82,15 @@ class OperatorDelegate {
   const struct Record* record_;
 };
 
+// What a native kernel of an operator needs beside its own work: the delegate for what it declines,
+// and the counter of what it serves.
+struct Service {
+  Service(const char* name, const char* overload)
+      : delegate(name, overload), counter(op_counter(delegate.name())) {}
+  OperatorDelegate delegate;
+  OpCounter& counter;
+};
+
 // Registers the boxed delegate for every operator that has a CPU kernel but no kernel of ours, for
 // dense, sparse and quantized tensors. Called once, after the native kernels are registered.
 void register_delegates();

@@ -106,6 +106,10 @@ View gradient(Builder& b, const View& grad, const Scaling& scaling, bool maximiz
   return maximize ? b.apply(Op::neg, {value}) : value;
 }
 
+// The overload of an optimizer by its learning rate, a number or a tensor.
+template <class Lr>
+constexpr const char* overload = std::is_same_v<Lr, Tensor> ? "tensor_lr" : "";
+
 struct AdamOptions {
   double lr, beta1, beta2, weight_decay, eps;
   bool amsgrad, maximize, decoupled;  // decoupled: AdamW
@@ -147,20 +151,14 @@ void adam_step(Builder& b, const View* views, double step, const AdamOptions& o,
 
 template <class Lr, bool decoupled>
 struct Adam {
-  static const OperatorDelegate& delegate() {
-    static const auto& here =
-        *new OperatorDelegate(decoupled ? "aten::_fused_adamw_" : "aten::_fused_adam_",
-                              std::is_same_v<Lr, Tensor> ? "tensor_lr" : "");
-    return here;
-  }
-
   static void call(TensorList self, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
                    TensorList max_exp_avg_sqs, TensorList state_steps,
                    std::conditional_t<std::is_same_v<Lr, Tensor>, const Tensor&, double> lr,
                    double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
                    bool maximize, const OptionalTensor& grad_scale,
                    const OptionalTensor& found_inf) {
-    static auto& counter = op_counter(delegate().name());
+    static Service& here =
+        *new Service(decoupled ? "aten::_fused_adamw_" : "aten::_fused_adam_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
     if (state_steps.size() != self.size() ||
         max_exp_avg_sqs.size() != (amsgrad ? self.size() : 0) || !is_rate(lr) ||
@@ -168,11 +166,11 @@ struct Adam {
         !std::all_of(state_steps.begin(), state_steps.end(),
                      [](const Tensor& step) { return is_number(step); }) ||
         !prepare_steps({self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, steps)) {
-      delegate().run(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1,
-                     beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
+      here.delegate.run(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1,
+                        beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
       return;
     }
-    note_native(counter);
+    note_native(here.counter);
     const Scaling scaling(grad_scale, found_inf);
     if (scaling.skipped) {
       return;
@@ -213,27 +211,21 @@ void sgd_step(Builder& b, const View* views, const SgdOptions& o, const Scaling&
 
 template <class Lr>
 struct Sgd {
-  static const OperatorDelegate& delegate() {
-    static const auto& here =
-        *new OperatorDelegate("aten::_fused_sgd_", std::is_same_v<Lr, Tensor> ? "tensor_lr" : "");
-    return here;
-  }
-
   static void call(TensorList self, TensorList grads, TensorList momentum_buffers,
                    double weight_decay, double momentum,
                    std::conditional_t<std::is_same_v<Lr, Tensor>, const Tensor&, double> lr,
                    double dampening, bool nesterov, bool maximize, bool is_first_step,
                    const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
-    static auto& counter = op_counter(delegate().name());
+    static Service& here = *new Service("aten::_fused_sgd_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
     if (momentum_buffers.size() != (momentum != 0 ? self.size() : 0) || !is_rate(lr) ||
         !is_number(grad_scale) || !is_number(found_inf) ||
         !prepare_steps({self, grads, momentum_buffers}, steps)) {
-      delegate().run(self, grads, momentum_buffers, weight_decay, momentum, lr, dampening, nesterov,
-                     maximize, is_first_step, grad_scale, found_inf);
+      here.delegate.run(self, grads, momentum_buffers, weight_decay, momentum, lr, dampening,
+                        nesterov, maximize, is_first_step, grad_scale, found_inf);
       return;
     }
-    note_native(counter);
+    note_native(here.counter);
     const Scaling scaling(grad_scale, found_inf);
     if (scaling.skipped) {
       return;

@@ -45,14 +45,6 @@ bool record(Op op, OpCounter& counter, const Tensor* out, Tensor* fresh, const I
   return recorded;
 }
 
-// An operator's counter and its delegate for whatever the fast path declines.
-struct Service {
-  Service(const char* name, const char* overload)
-      : delegate(name, overload), counter(op_counter(delegate.name())) {}
-  OperatorDelegate delegate;
-  OpCounter& counter;
-};
-
 enum class Form : uint8_t { functional, inplace, out };
 
 // Set when the overload is registered, below.

@@ -42,11 +42,6 @@ bool is_half(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f16;
 }
 
-bool supported(Op op, DType dtype) {
-  const OpInfo& info = op_info(op);
-  return info.supports(dtype) || (is_half(dtype) && info.supports(DType::f32));
-}
-
 // Operations that compute integers in float32. The others of real numbers are something else of
 // integers.
 bool makes_floats(Op op) {
@@ -172,7 +167,7 @@ bool is_cpu_number(const c10::TensorImpl* tensor) {
          !tensor->key_set().has_any(kSpecialKeys);
 }
 
-at::Scalar number_of(const c10::TensorImpl* tensor) {
+std::optional<at::Scalar> number_of(const c10::TensorImpl* tensor) {
   const auto read = [&](auto zero) {
     std::memcpy(&zero, tensor->data(), sizeof zero);
     return at::Scalar(zero);
@@ -182,18 +177,8 @@ at::Scalar number_of(const c10::TensorImpl* tensor) {
     case c10::ScalarType::Double: return read(double{});
     case c10::ScalarType::Long: return read(int64_t{});
     case c10::ScalarType::Int: return read(int32_t{});
-    default: return read(bool{});
-  }
-}
-
-bool has_number(const c10::TensorImpl* tensor) {
-  switch (tensor->dtype().toScalarType()) {
-    case c10::ScalarType::Float:
-    case c10::ScalarType::Double:
-    case c10::ScalarType::Long:
-    case c10::ScalarType::Int:
-    case c10::ScalarType::Bool: return true;
-    default: return false;
+    case c10::ScalarType::Bool: return read(bool{});
+    default: return std::nullopt;
   }
 }
 
@@ -389,6 +374,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   // Dtype and device.
   at::native::ResultTypeState types = {};
   std::optional<c10::DeviceIndex> device;
+  std::array<std::optional<at::Scalar>, kMostArguments> numbers;  // of `in`, empty for tensors
   const auto on_device = [&](const c10::TensorImpl* tensor) {
     if (!is_plain_strided(tensor) || (device && *device != tensor->device().index())) return false;
     device = tensor->device().index();
@@ -403,6 +389,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
         return false;
       }
       if (!parameter) types = at::native::update_result_type_state(number, types);
+      numbers[i] = number;
       continue;
     }
     const auto type = in[i].tensor->scalar_type();
@@ -412,12 +399,14 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     if (is_cpu_number(tensor)) {
-      if (condition || !rule.cpu_numbers || !has_number(tensor)) return false;
+      if (condition || !rule.cpu_numbers) return false;
+      numbers[i] = number_of(tensor);
+      if (!numbers[i]) return false;
     } else if (!on_device(tensor)) {
       return false;
     }
     if (condition) {
-      if (in[i].tensor->scalar_type() != c10::ScalarType::Bool) return false;
+      if (type != c10::ScalarType::Bool) return false;
     } else {
       types = at::native::update_result_type_state(*in[i].tensor, types);
     }
@@ -430,16 +419,11 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     common = c10::typeMetaToScalarType(c10::get_default_dtype());
   }
   const auto dtype = group_dtype(common);
-  if (!dtype || (rule.dtypes & dtype_bit(is_half(*dtype) ? DType::f32 : *dtype)) == 0) {
+  if (!dtype || (rule.dtypes & dtype_bit(compute_dtype(*dtype))) == 0) {
     return false;
   }
-  for (const auto& argument : in) {
-    const bool number = argument.tensor == nullptr;
-    if (!number && !is_cpu_number(argument.tensor->unsafeGetTensorImpl())) continue;
-    if (!has_value(number ? *argument.scalar : number_of(argument.tensor->unsafeGetTensorImpl()),
-                   *dtype)) {
-      return false;
-    }
+  for (const auto& number : numbers) {
+    if (number && !has_value(*number, *dtype)) return false;
   }
   const auto result = rule.predicate ? c10::ScalarType::Bool : common;
   if (out != nullptr) {
@@ -453,14 +437,13 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   Space& space = prepared.space;
   bool alike = true, with_number = false;
   const c10::TensorImpl* first = nullptr;
-  for (const auto& argument : in) {
-    const auto* tensor =
-        argument.tensor == nullptr ? nullptr : argument.tensor->unsafeGetTensorImpl();
-    if (tensor == nullptr || is_cpu_number(tensor)) {
-      with_number = with_number || tensor != nullptr || rule.number_operands;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (numbers[i]) {
+      with_number = with_number || in[i].tensor != nullptr || rule.number_operands;
       tensors.push_back(nullptr);
       continue;
     }
+    const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     tensors.push_back(tensor);
     if (recordable_block(tensor) == nullptr || !group_dtype(tensor->dtype().toScalarType())) {
       return false;
@@ -551,10 +534,8 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     if (tensors[i] != nullptr) {
       prepared.in[i] = view(tensors[i], space.strides[i + 1]);
     } else {
-      const at::Scalar number =
-          in[i].scalar != nullptr ? *in[i].scalar : number_of(in[i].tensor->unsafeGetTensorImpl());
       prepared.in[i] =
-          immediate(immediate_bits(number, *dtype, rule.keeps_numbers && i > 0), *dtype);
+          immediate(immediate_bits(*numbers[i], *dtype, rule.keeps_numbers && i > 0), *dtype);
     }
   }
   return true;
@@ -570,8 +551,8 @@ bool is_plain_strided(const c10::TensorImpl* tensor) {
 bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Tensor* fresh) {
   const auto* a = x.unsafeGetTensorImpl();
   const auto dtype = group_dtype(x.scalar_type());
-  if (!dtype || !is_plain_strided(a) || !a->is_contiguous() || !supported(op, *dtype) ||
-      op_info(op).has(kPredicate)) {
+  if (!dtype || !is_plain_strided(a) || !a->is_contiguous() ||
+      !op_info(op).supports_in_group(*dtype) || op_info(op).has(kPredicate)) {
     return false;
   }
   Block* const block = recordable_block(a);
@@ -681,10 +662,8 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
-  const bool wide = is_half(prepared.dtype) && !has(kRoundsEach);
-  const DType compute = wide ? DType::f32 : prepared.dtype;
-  Builder builder(compute, prepared.space.count,
-                  {prepared.space.sizes.data(), prepared.space.sizes.size()});
+  Builder builder(has(kRoundsEach) ? prepared.dtype : compute_dtype(prepared.dtype),
+                  prepared.space.count, {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());
   builder.give(prepared.out, prepared.dtype);
   prepared.window->record(builder.list(), builder.temporaries());

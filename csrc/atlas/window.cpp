@@ -297,7 +297,7 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
     hook();
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
-    origin = locate();
+    origin = locate_();
   while (true) {
     {
       const std::lock_guard guard(lock_);
@@ -343,7 +343,7 @@ void Window::flush(FlushReason reason) {
   Outcome outcome;
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
-    origin = locate();
+    origin = locate_();
   {
     const std::lock_guard running(executing_);
     uint64_t number;
@@ -399,11 +399,6 @@ void Window::flush(FlushReason reason) {
     running_->clear();
   }
   if (outcome.raised) raise_(*outcome.raised);
-}
-
-std::string Window::locate() const {
-  return capturing_.load(std::memory_order_relaxed) && locate_ != nullptr ? locate_()
-                                                                          : std::string();
 }
 
 void Window::start_capture() {

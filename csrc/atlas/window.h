@@ -261,7 +261,6 @@ class Window {
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
   void raise(const BlockState& block) const;
-  std::string locate() const;  // empty unless capturing
 
   // Valid until the next call.
   const Compiled& plan_for(const Program& program);
@@ -289,7 +288,7 @@ class Window {
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
   inline static Raise raise_ = &throw_error;
-  inline static Locate locate_ = nullptr;
+  inline static Locate locate_ = [] { return std::string("?"); };
   inline static std::atomic<Hook> before_record_{nullptr};
   inline static std::atomic<bool> recording_{true};
   inline static std::atomic<bool> contracting_{false};

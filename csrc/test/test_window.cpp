@@ -64,8 +64,9 @@ Operands binary(Op op, int64_t count, View out, View a, View b, DType dtype = DT
   return {static_cast<Code>(op), dtype, 2, count, {}, out, {a, b, {}}};
 }
 
-struct Stream {
-  Interpreter executor;
+template <class E>
+struct StreamOn {
+  E executor;
   Heap heap;
   Window window{executor};
   TestBlock* make(int64_t count) {
@@ -86,6 +87,7 @@ struct Stream {
     return values;
   }
 };
+using Stream = StreamOn<Interpreter>;
 
 }  // namespace
 
@@ -758,21 +760,7 @@ struct FailingExecutor final : Executor {
   size_t refuse_from = ~size_t{0};
 };
 
-struct FailingStream {
-  FailingExecutor executor;
-  Heap heap;
-  Window window{executor};
-  TestBlock* make(int64_t count) {
-    auto* block = new TestBlock(heap, static_cast<size_t>(count) * 4);
-    block->born = window.open_program();
-    return block;
-  }
-  TestBlock* filled(std::vector<float> values) {
-    auto* block = make(static_cast<int64_t>(values.size()));
-    std::memcpy(block->data, values.data(), values.size() * 4);
-    block->born = 0;
-    return block;
-  }
+struct FailingStream : StreamOn<FailingExecutor> {
   // y = f(t), where t passes from one group to the next in memory that is scratch.
   TestBlock* through_scratch(TestBlock* x) {
     auto* t = make(4);
