@@ -26,6 +26,7 @@ class Double(torch.autograd.Function):
         return gradient * 2
 
 x = torch.ones(16, device="hologram", requires_grad=True)
+torch.autograd.set_multithreading_enabled(True)  # the device's thread in place of this one
 x.register_hook(lambda gradient: gradient.clone())
 y = Double.apply(x)
 y.register_hook(lambda gradient: gradient + 0)

@@ -262,17 +262,47 @@ class TestOperators(ThreadsTestCase):
         in_threads(work)
 
 
+def backward(device_threads: bool, work: Callable[[int], object]) -> Callable[[int], object]:
+    """The work, its backward passes on a thread of their own or on the one that calls it."""
+
+    def run(number: int) -> object:
+        torch.empty(1, device="hologram")
+        torch.autograd.set_multithreading_enabled(device_threads)
+        return work(number)
+
+    return run
+
+
 class TestBackward(ThreadsTestCase):
-    def test_separate_graphs(self):
+    def test_thread(self):
+        """A backward pass runs on the thread that calls it, unless torch is told otherwise."""
+
+        def thread_of_backward():
+            x, found = torch.ones(2, device="hologram", requires_grad=True), []
+            x.register_hook(lambda _: found.append(threading.get_ident()))
+            (x * 2).sum().backward()
+            return found
+
+        def work(number):
+            self.assertEqual(thread_of_backward(), [threading.get_ident()])
+            with torch.autograd.set_multithreading_enabled(True):
+                self.assertNotEqual(thread_of_backward(), [threading.get_ident()])
+            self.assertEqual(thread_of_backward(), [threading.get_ident()])
+
+        in_threads(work)
+
+    @parametrize("device_threads", (False, True))
+    def test_separate_graphs(self, device_threads):
         def work(number):
             for _ in range(20):
                 x = torch.full((20,), float(number), device="hologram", requires_grad=True)
                 (x * x).cumsum(0)[-1].backward()
                 self.assertEqual(x.grad.cpu(), torch.full((20,), 2.0 * number))
 
-        in_threads(work)
+        in_threads(backward(device_threads, work))
 
-    def test_shared_weight(self):
+    @parametrize("device_threads", (False, True))
+    def test_shared_weight(self, device_threads):
         weight = torch.ones(10, 10, device="hologram", requires_grad=True)
 
         def work(number):
@@ -281,22 +311,24 @@ class TestBackward(ThreadsTestCase):
                 (grad,) = torch.autograd.grad((x @ weight).sum(), weight)
                 self.assertEqual(grad.cpu(), torch.full((10, 10), float(number)))
 
-        in_threads(work)
+        in_threads(backward(device_threads, work))
         self.assertIsNone(weight.grad)
 
-    def test_accumulation(self):
-        """All of the device's gradients are computed in one thread of autograd: none is lost."""
+    @parametrize("device_threads", (False, True))
+    def test_accumulation(self, device_threads):
+        """No gradient is lost."""
         weight = torch.ones(10, device="hologram", requires_grad=True)
 
         def work(number):
             for _ in range(25):
                 (weight * (number + 1)).sum().backward()
 
-        in_threads(work)
+        in_threads(backward(device_threads, work))
         expected = 25.0 * sum(range(1, THREADS + 1))
         self.assertEqual(weight.grad.cpu(), torch.full((10,), expected))
 
-    def test_one_graph(self):
+    @parametrize("device_threads", (False, True))
+    def test_one_graph(self, device_threads):
         """A graph that is kept is run through by all threads."""
         x = torch.rand(20, device="hologram", requires_grad=True)
         loss = x.sin().cumsum(0).sum()
@@ -307,9 +339,10 @@ class TestBackward(ThreadsTestCase):
                 (grad,) = torch.autograd.grad(loss, x, retain_graph=True)
                 self.assertEqual(grad.cpu(), expected.cpu(), rtol=0, atol=0)
 
-        in_threads(work)
+        in_threads(backward(device_threads, work))
 
-    def test_function_that_calls_backward(self):
+    @parametrize("device_threads", (False, True))
+    def test_function_that_calls_backward(self, device_threads):
         class Nested(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x):
@@ -330,9 +363,10 @@ class TestBackward(ThreadsTestCase):
                 Nested.apply(x).sum().backward()
                 self.assertEqual(x.grad.cpu(), torch.full((5,), 2.0 * number))
 
-        in_threads(work)
+        in_threads(backward(device_threads, work))
 
-    def test_training(self):
+    @parametrize("device_threads", (False, True))
+    def test_training(self, device_threads):
         x, target = torch.rand(16, 4), torch.rand(16, 1)
 
         def train(device):
@@ -351,7 +385,9 @@ class TestBackward(ThreadsTestCase):
             return {k: v.cpu() for k, v in model.state_dict().items()}
 
         expected = train("cpu")
-        for state in in_threads(lambda number: train("hologram"), threads=4):
+        for state in in_threads(
+            backward(device_threads, lambda number: train("hologram")), threads=4
+        ):
             self.assertEqual(state, expected)
 
 
@@ -445,6 +481,7 @@ class TestDeviceAndStream(ThreadsTestCase):
         self.assertEqual(calls["aten::erfinv"], 100 * THREADS)
 
 
+instantiate_parametrized_tests(TestBackward)
 instantiate_parametrized_tests(TestGenerators)
 
 if __name__ == "__main__":

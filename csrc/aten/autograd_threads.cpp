@@ -1,12 +1,16 @@
 #include "aten/autograd_threads.h"
 
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+
+#include "atlas/device.h"
 
 namespace hologram::aten {
 namespace {
@@ -26,6 +30,14 @@ bool any_autograd_thread() {
 }
 
 }  // namespace
+
+void run_backward_on_this_thread() {
+  // Not inside a backward pass, which goes on in the way that it has begun.
+  if (torch::autograd::get_current_node() == nullptr &&
+      hologram::device(0).properties().computes_on_host) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+}
 
 void stop_autograd_threads() {
   using namespace std::chrono_literals;

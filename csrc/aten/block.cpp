@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "aten/autograd_threads.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 
@@ -21,6 +22,7 @@ struct SpareBlocks {
   uint32_t count;
   bool closed;
   bool guarded;
+  bool met;  // the thread has made a Block before
   std::array<void*, kMost> blocks;
 };
 constinit thread_local SpareBlocks spare_blocks{};
@@ -276,7 +278,11 @@ void export_storage(const c10::StorageImpl* storage) {
 
 void* Block::operator new(size_t size) {
   auto& spare = spare_blocks;
-  return spare.count != 0 ? spare.blocks[--spare.count] : ::operator new(size);
+  if (spare.count != 0) return spare.blocks[--spare.count];
+  if (C10_UNLIKELY(!std::exchange(spare.met, true))) {
+    run_backward_on_this_thread();
+  }
+  return ::operator new(size);
 }
 
 void Block::operator delete(void* block) noexcept {

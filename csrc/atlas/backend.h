@@ -17,9 +17,10 @@ struct DeviceProperties {
   std::string backend;      // "cpu"
   size_t total_memory = 0;  // bytes this device may use
   int multi_processor_count = 0;
-  std::string isa;           // "avx512", "avx2", "baseline" or "neon"
-  size_t l2_cache_size = 0;  // bytes per core, 0 when unknown
-  int major = 0, minor = 0;  // capability; (0, 0) where the hardware has no such number
+  std::string isa;                // "avx512", "avx2", "baseline" or "neon"
+  size_t l2_cache_size = 0;       // bytes per core, 0 when unknown
+  bool computes_on_host = false;  // on the threads that flush, and on torch's
+  int major = 0, minor = 0;       // capability; (0, 0) where the hardware has no such number
 };
 
 // Every segment starts at a multiple of this, so that a pointer finds its segment by its high bits.

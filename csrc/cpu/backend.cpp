@@ -41,6 +41,7 @@ CpuBackend::CpuBackend(int ordinal, int count) {
         " (" + std::to_string(ordinal + 1) + " of " + std::to_string(count) + " parts)";
   }
   properties_.backend = "cpu";
+  properties_.computes_on_host = true;
   properties_.total_memory = total_memory() / static_cast<size_t>(count);
   properties_.multi_processor_count = std::max(usable_cores() / count, 1);
   properties_.isa = isa_name(best_isa());
