@@ -24,6 +24,8 @@ constexpr int64_t kSerialElements = 32'768;
 constexpr int kMaxStreams = 16;
 constexpr size_t kFewStreams = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
+// Bytes that the caches may still hold: there, fetching ahead is only more work.
+constexpr int64_t kPrefetchFrom = int64_t{4} << 20;
 constexpr uint32_t kStackFrame = 32'768;
 constexpr DTypeSet kBool = dtype_bit(DType::b8);
 // Of f32's class, dtypes whose values are clean (cpu/convert.h).
@@ -1208,7 +1210,7 @@ class GroupRun {
     if (group_.strided_ || group_.uses_.size() < kFewStreams) return;
     int64_t bytes = 0;
     for (const auto& use : group_.uses_) bytes += use.size * member.binding.count;
-    if (bytes < (int64_t{1} << 20)) return;
+    if (bytes < kPrefetchFrom) return;
     for (const auto& use : group_.uses_) {
       if (member.stream_count == kMaxStreams) break;
       member.streams[member.stream_count++] = {use.operand, use.size, kPrefetchDistance};
