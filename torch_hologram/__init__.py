@@ -8,7 +8,9 @@ Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is 
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
 from pathlib import Path as _Path
+from typing import Any as _Any
 
 # True until the last line of this file has run; see _autoload().
 _importing = True
@@ -62,11 +64,27 @@ def flush_before(operator: str, on: bool = True) -> None:
     flush_before(operator, on)
 
 
-def __getattr__(name: str) -> str:
+# The runtime SDK, imported when it is used: names, and the modules they come from. A name that is
+# its module's own stands for the module.
+_LAZY = {
+    "BackendType": "backend",
+    "Buffer": "executor",
+    "Executor": "executor",
+    "backend": "backend",
+    "get_default_backend": "backend",
+    "is_cuda_available": "backend",
+    "is_metal_available": "backend",
+}
+
+
+def __getattr__(name: str) -> _Any:
     if name == "__version__":
         from torch_hologram._build_info import VERSION
 
         return VERSION
+    if name in _LAZY:
+        module = _import_module(f"torch_hologram.{_LAZY[name]}")
+        return module if name == _LAZY[name] else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,5 +1,6 @@
 // The Python extension torch_hologram._C.
 #include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
@@ -47,6 +48,26 @@ c10::DeviceIndex checked(int64_t index) {
               " is out of range: ", hologram::device_count(), " device(s) available");
   return static_cast<c10::DeviceIndex>(index);
 }
+
+// Gives a Python class the buffer protocol, which one cannot write in Python before 3.12. The class
+// has a method _expose(), which says where its memory is and what keeps it there. From then on the
+// object does, for that is all that views know.
+struct HostView {
+  static py::buffer_info buffer(HostView& self) {
+    const py::object exposed =
+        py::cast(&self, py::return_value_policy::reference).attr("_expose")();
+    const py::tuple parts = exposed;  // owner, address, format, bytes of an element, elements
+    self.owner = parts[0];
+    const auto itemsize = parts[3].cast<py::ssize_t>();
+    return {reinterpret_cast<void*>(parts[1].cast<uintptr_t>()),
+            itemsize,
+            parts[2].cast<std::string>(),
+            1,
+            {parts[4].cast<py::ssize_t>()},
+            {itemsize}};
+  }
+  py::object owner;
+};
 
 // torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
 py::dict memory_stats(int64_t index) {
@@ -347,6 +368,16 @@ void bind_memory(py::module_& m) {
       return reinterpret_cast<uintptr_t>(memory.allocate_in_class(class_index, nbytes).data);
     });
   });
+  m.def("boundary_tensor", [](int64_t index, int class_index, size_t nbytes) {
+    const auto device = checked(index);
+    auto storage =
+        or_python_error([&] { return make_boundary_storage(class_index, nbytes, device); });
+    return at::empty({0}, at::TensorOptions(c10::Device(kHologram, device)).dtype(at::kByte))
+        .set_(std::move(storage), 0, {static_cast<int64_t>(nbytes)});
+  });
+  py::class_<HostView>(m, "HostView", py::buffer_protocol())
+      .def(py::init<>())
+      .def_buffer(&HostView::buffer);
   // Nanoseconds of making and dropping a storage and its twin, for the benchmark.
   m.def("storage_pair_nanoseconds", [](int64_t index, size_t nbytes, int64_t pairs) {
     const auto device = checked(index);

@@ -324,6 +324,17 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
       device_allocator(), /*resizable=*/true));
 }
 
+c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {
+  auto& pool = device_memory(device);
+  const auto taken =
+      or_out_of_memory(device, [&] { return pool.allocate_in_class(class_index, nbytes); });
+  auto* block = make_block(pool, device, taken.data, nbytes);
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes,
+      c10::DataPtr(block->data, block, &release_device_bytes, hologram_device(device)),
+      device_allocator(), /*resizable=*/false));
+}
+
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
   const size_t nbytes = cpu->nbytes();
   const bool resizable = cpu->resizable();  // not where its bytes belong to somebody else

@@ -46,6 +46,10 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device);
 // A fresh, resizable hologram storage of nbytes.
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
 
+// A fresh storage of 1..12,288 bytes in one class of the boundary pool, not resizable. Throws
+// hologram::Error where the class has no room.
+c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device);
+
 // A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy. Resizable
 // where the CPU storage is.
 // Throws c10::OutOfMemoryError where the memory limit leaves no room for them.

@@ -1,0 +1,109 @@
+"""Which backends this build has, and which one ``"auto"`` means."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+from torch_hologram import devices
+
+__all__ = [
+    "PRIORITY",
+    "BackendType",
+    "available",
+    "get_default_backend",
+    "is_available",
+    "is_cuda_available",
+    "is_metal_available",
+    "require",
+]
+
+
+class BackendType(enum.Enum):
+    """A kind of hardware, by its name."""
+
+    METAL = "metal"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+# What "auto" takes, the first that is there.
+PRIORITY = (BackendType.METAL, BackendType.CUDA, BackendType.CPU)
+
+
+@functools.cache
+def _devices() -> dict[BackendType, int]:
+    """The first device of each backend that is there."""
+    found: dict[BackendType, int] = {}
+    for index in range(devices.device_count()):
+        name = devices.get_device_properties(index).backend
+        found.setdefault(BackendType(name), index)
+    return found
+
+
+def available() -> tuple[BackendType, ...]:
+    """Returns the backends that are there, the one that ``"auto"`` takes first."""
+    return tuple(backend for backend in PRIORITY if backend in _devices())
+
+
+def is_available(backend: str | BackendType) -> bool:
+    """Returns whether a backend is there.
+
+    Raises:
+        ValueError: there is no backend of that name at all.
+    """
+    return _type_of(backend) in _devices()
+
+
+def is_cuda_available() -> bool:
+    """Returns whether there is a CUDA device that hologram can use."""
+    return is_available(BackendType.CUDA)
+
+
+def is_metal_available() -> bool:
+    """Returns whether there is a Metal device that hologram can use."""
+    return is_available(BackendType.METAL)
+
+
+def get_default_backend() -> BackendType:
+    """Returns the backend that ``"auto"`` means: of Metal, CUDA and CPU the first that is there.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    return require("auto")[0]
+
+
+def require(backend: str | BackendType) -> tuple[BackendType, int]:
+    """Returns a backend, by its name or ``"auto"``, and the index of its first device.
+
+    Raises:
+        ValueError: there is no backend of that name at all.
+        RuntimeError: the backend is not there. The message says what is.
+    """
+    there = _devices()
+    if backend == "auto":
+        for candidate in PRIORITY:
+            if candidate in there:
+                return candidate, there[candidate]
+        raise RuntimeError("no hologram backend is available: there is no device")
+    wanted = _type_of(backend)
+    if wanted in there:
+        return wanted, there[wanted]
+    names = ", ".join(found.value for found in available()) or "none"
+    raise RuntimeError(
+        f"hologram backend {wanted.value!r} is not available: this build of torch_hologram has no "
+        f"{wanted.name} device (available: {names})"
+    )
+
+
+def _type_of(backend: str | BackendType) -> BackendType:
+    if isinstance(backend, BackendType):
+        return backend
+    try:
+        return BackendType(backend)
+    except ValueError:
+        names = ", ".join(repr(kind.value) for kind in PRIORITY)
+        raise ValueError(
+            f"unknown hologram backend {backend!r}: expected 'auto', {names}"
+        ) from None
