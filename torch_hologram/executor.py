@@ -426,7 +426,7 @@ def _host_array(data: torch.Tensor) -> np.ndarray[Any, Any]:
     if data.numel() == 0:
         return np.empty(0, kind)
     memory = (ctypes.c_char * (data.numel() * kind.itemsize)).from_address(data.data_ptr())
-    array: npt.NDArray[Any] = np.ndarray(data.shape, kind, memory)
+    array: npt.NDArray[Any] = np.ndarray(data.shape, kind, memoryview(memory))
     return array
 
 
