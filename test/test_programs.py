@@ -25,14 +25,11 @@ COUNT = int(os.environ.get("HOLOGRAM_TEST_PROGRAMS", "1000000" if FULL else "200
 PARTS = 40 if COUNT <= 20_000 else 1000  # tests, which the processes share
 EACH = -(-COUNT // PARTS)
 
-# Reasons that no program gives. other_window: there is one window for all streams of a device.
-NOT_FROM_PYTHON = {"other_window"}
-
 
 def reasons() -> set[str]:
     """Every reason for which a program is run."""
     names = (name for name in hologram.stream_stats() if name.startswith("flushes."))
-    return {name.removeprefix("flushes.") for name in names} - NOT_FROM_PYTHON
+    return {name.removeprefix("flushes.") for name in names}
 
 
 class TestPrograms(HologramTestCase):

@@ -56,7 +56,7 @@ def stream_stats(device: Device = None) -> OrderedDict[str, int]:
         ``bytes_moved``: loaded and stored by the passes.
         ``flushes.REASON``: programs run, by the reason: ``read`` (an operation outside the stream,
         or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
-        ``other_window``, ``eager``, ``event``, ``memory``, ``exit``.
+        ``eager``, ``event``, ``memory``, ``exit``.
 
     Delegated calls are counted by :func:`fallback_report`.
 

@@ -86,7 +86,7 @@ std::shared_ptr<const Failure> failure_of(const std::exception& error) {
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",  "user",  "synchronize", "full", "other_window",
+  static constexpr const char* names[] = {"read",  "user",  "synchronize", "full",
                                           "eager", "event", "memory",      "exit"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];

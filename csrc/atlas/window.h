@@ -69,14 +69,13 @@ enum class FlushReason : uint8_t {
   read,  // something outside the stream touches a block of the program
   user,  // torch.hologram.flush()
   synchronize,
-  full,          // too many instructions, or too many bytes
-  other_window,  // another stream touches a block of the program
+  full,  // too many instructions, or too many bytes
   eager,
   event,
   memory,  // an allocation found no room
   exit,
 };
-inline constexpr int kFlushReasons = 9;
+inline constexpr int kFlushReasons = 8;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {

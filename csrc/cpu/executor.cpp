@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <new>
 #include <string>
@@ -230,6 +231,7 @@ class GroupCompiler {
     values_.resize(nodes.size());
     next_store_.assign(nodes.size(), -1);
     done_.assign(nodes.size(), false);
+    computed_.assign(nodes.size(), false);
     for (size_t i = nodes.size(); i-- > 0;) {
       const Node& node = nodes[i];
       if (node.kind != NodeKind::store && values_[i].uses == 0) continue;
@@ -437,6 +439,8 @@ class GroupCompiler {
 
   void emit_node(int v, int own) {
     Value& value = values_[v];
+    assert(!computed_[v] && "a value was lost");
+    computed_[v] = true;
     const Node& node = group_.nodes[v];
     bool rounded = false;
     switch (node.kind) {
@@ -690,7 +694,8 @@ class GroupCompiler {
     } else if (has_place(a)) {
       first = b;
     } else if (!has_place(b)) {
-      const int heavy = heavier(a, b);
+      // What the accumulator has is nowhere else.
+      const int heavy = accumulator_ == a || accumulator_ == b ? accumulator_ : heavier(a, b);
       const int light = heavy == a ? b : a;
       emit(heavy);
       first = heavy;
@@ -787,9 +792,10 @@ class GroupCompiler {
   std::unique_ptr<CompiledGroup> out_;
   std::vector<Value> values_;
   std::vector<int> next_store_;
-  std::vector<bool> done_;
-  std::vector<int> path_;  // of emit
-  std::vector<int> used_;  // index in uses_ by operand
+  std::vector<bool> done_;      // of stores
+  std::vector<bool> computed_;  // of values
+  std::vector<int> path_;       // of emit
+  std::vector<int> used_;       // index in uses_ by operand
   std::vector<int> reads_;
   std::vector<int> deferred_;
   std::vector<int16_t> free_slots_;

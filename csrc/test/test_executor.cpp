@@ -511,18 +511,25 @@ Group random_group(int size, Random& random, bool strided) {
   for (int d = 0; d < kDTypeCount; ++d) {
     if (class_dtypes(c) & dtype_bit(static_cast<DType>(d))) dtypes.push_back(static_cast<DType>(d));
   }
+  // As people mix them: a half type and float32. Its values are read from memory as they are, which
+  // has instructions of its own.
+  if (c == ComputeClass::f32 && random() % 2 == 0) {
+    dtypes.assign(1, random() % 3 == 0 ? DType::f16 : DType::bf16);
+  }
+  const unsigned own_in = 2 + random() % 6;
   const auto any_dtype = [&] {
-    if (random() % 2 == 0) return b.own();
+    if (random() % own_in == 0) return b.own();
     return dtypes[random() % dtypes.size()];
   };
   const auto any_layout = [&](bool store) {
     if (strided && random() % 3 == 0) return Layout::strided;
     return !store && random() % 6 == 0 ? Layout::scalar : Layout::dense;
   };
-  const int areas = random() % 2 == 0 ? 1 : 3;
+  const unsigned areas = random() % 2 == 0 ? 1 : random() % 2 == 0 ? 3 : 1000;
+  const unsigned stored_in = 2 + random() % 10;
   const auto operand = [&](bool store) {
     const uint16_t o = b.operand(any_dtype(), any_layout(store));
-    b.group.operands[o].area = static_cast<uint16_t>(random() % static_cast<unsigned>(areas));
+    b.group.operands[o].area = static_cast<uint16_t>(random() % areas);
     return o;
   };
   std::vector<uint16_t> values;
@@ -553,8 +560,9 @@ Group random_group(int size, Random& random, bool strided) {
       values.push_back(b.immediate(any_dtype()));
       continue;
     }
-    const Op op = random() % 3 == 0 ? static_cast<Op>(random() % 5)
-                                    : static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
+    const Op op = random() % 8 == 0   ? Op::fma
+                  : random() % 2 == 0 ? static_cast<Op>(random() % 5)
+                                      : static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
     const OpInfo& info = op_info(op);
     if (!in_class(info, c)) continue;
     const bool logical = !info.supports(b.own());
@@ -565,7 +573,7 @@ Group random_group(int size, Random& random, bool strided) {
       args[k] = logical || (k == 0 && info.has(kCondition)) ? pick_b8() : pick();
     }
     values.push_back(b.op(op, dtype, args[0], args[1], args[2]));
-    if (random() % 10 == 0) b.store(values.back(), operand(true));
+    if (random() % stored_in == 0) b.store(values.back(), operand(true));
   }
   const int stores = 1 + static_cast<int>(random() % 3);
   for (int i = 0; i < stores; ++i) b.store(pick(), operand(true));
@@ -675,6 +683,40 @@ TEST(executor_fused_is_one_by_one_bit_for_bit) {
     if (!compare_scenes(actual, expected, group, "one by one")) return;
   }
   CHECK(run > 5 * refused);
+}
+
+// A product that was to be computed by its consumer, whose other operand moves a factor of it.
+TEST(executor_keeps_the_operand_beside_a_product_that_does_not_join) {
+  Random random(11);
+  Builder b(ComputeClass::f32);
+  const auto load = [&](uint16_t area) {
+    const uint16_t o = b.operand(DType::bf16);
+    b.group.operands[o].area = area;
+    return b.load(o);
+  };
+  const uint16_t x = load(0), y = load(1), w = load(2);
+  const uint16_t s = b.immediate(DType::f32), t = b.immediate(DType::f32);
+  const uint16_t out = b.operand(DType::bf16), product = b.operand(DType::bf16);
+  b.group.operands[out].area = 3;
+  b.group.operands[product].area = 4;
+  const uint16_t g = b.op(Op::mul, DType::bf16, x, s);
+  const uint16_t p = b.op(Op::mul, DType::bf16, w, g);
+  const uint16_t d = b.cast(b.op(Op::fma, DType::f32, t, y, g), DType::bf16);
+  b.store(g, out);
+  b.store(b.op(Op::div, DType::bf16, p, d), product);
+  check_group(b.group, make_scene(b.group, {300}, random), "product");
+}
+
+TEST(executor_compiles_every_value_once) {
+  Random random(12);
+  for (int i = 0; i < 400'000; ++i) {
+    const Group group = random_group(2 + static_cast<int>(random() % 30), random, i % 4 == 0);
+    try {
+      (void)compile(group);  // asserts
+    } catch (const Error&) {
+      continue;  // a group with what is refused
+    }
+  }
 }
 
 TEST(executor_compiles_long_and_wide_groups) {
