@@ -358,6 +358,35 @@ class TestRules(HologramTestCase):
             )
             self.assertEqual(function(x[:, 1:]).cpu(), function(x).cpu()[:, 1:], rtol=0, atol=0)
 
+    def test_17_results_have_the_strides_of_torchs(self):
+        """The first operand of torch's kernel decides, which is not always the first argument."""
+        aten = torch.ops.aten
+        functions = {
+            "add": aten.add.Tensor,
+            "rsub": aten.rsub.Tensor,
+            "lt": aten.lt.Tensor,
+            "where": lambda x, y: torch.where(x > 0, x, y),
+            "where of the other": lambda x, y: torch.where(y > 0, x, y),
+            "lerp": lambda x, y: aten.lerp.Scalar(x, y, 0.3),
+            "addcmul": lambda x, y: aten.addcmul(x, y, y),
+            "addcdiv": lambda x, y: aten.addcdiv(x, y, y),
+            "threshold_backward": lambda x, y: aten.threshold_backward(x, y, 0.0),
+            "gelu_backward": aten.gelu_backward,
+            "silu_backward": aten.silu_backward,
+            "sigmoid_backward": aten.sigmoid_backward,
+            "tanh_backward": aten.tanh_backward,
+        }
+        x = torch.randn(3, 1, 4, 5)
+        layouts = [x, x.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1), x.mT.contiguous().mT]
+        for name, function in functions.items():
+            for one in layouts:
+                for other in layouts:
+                    expected = function(one, other)
+                    result, counts = stats(function, one.hologram(), other.hologram())
+                    self.assertEqual(result.stride(), expected.stride(), msg=name)
+                    self.assertEqual(result.cpu(), expected, msg=name)
+                    self.assertGreater(counts["recorded"], 0, msg=name)
+
     def test_18_products_are_rounded_before_they_are_added(self):
         for dtype in FLOATS:
             x = torch.randn(1000).to(dtype).to("hologram")

@@ -94,11 +94,12 @@ constexpr Composite kTanhBackward{
       const View minus = b.apply(Op::neg, {in[1]});
       b.apply(Op::mul, {in[0], multiply_add(b, minus, in[1], b.number(1))});
     }};
-// 0 where x <= threshold, else grad.
+// 0 where x <= threshold, else grad; of x, grad and threshold, the order of torch's kernel: the
+// strides of the result are those of its first operand.
 constexpr Composite kThresholdBackward{kNumbers,
                                        [](Builder& b, const View* in) {
-                                         const View cut = b.apply(Op::le, {in[1], in[2]});
-                                         b.apply(Op::where, {cut, b.number(0), in[0]});
+                                         const View cut = b.apply(Op::le, {in[0], in[2]});
+                                         b.apply(Op::where, {cut, b.number(0), in[1]});
                                        },
                                        kParameter};
 // x * 0.5 * (1 + erf(x / sqrt 2))
@@ -240,7 +241,6 @@ HOLOGRAM_TAG(silu_out_tag, "aten::silu", "out");
 HOLOGRAM_TAG(silu_backward_tag, "aten::silu_backward", "");
 HOLOGRAM_TAG(sigmoid_backward_tag, "aten::sigmoid_backward", "");
 HOLOGRAM_TAG(tanh_backward_tag, "aten::tanh_backward", "");
-HOLOGRAM_TAG(threshold_backward_tag, "aten::threshold_backward", "");
 HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
 HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
 HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
@@ -291,6 +291,14 @@ Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
   return record_scaled_add(here.counter, true, other, self, alpha, nullptr, &fresh)
              ? fresh
              : here.delegate(self, other, alpha);
+}
+
+Tensor threshold_backward(const Tensor& grad, const Tensor& self, const Scalar& threshold) {
+  static Service& here = *new Service("aten::threshold_backward", "");
+  Tensor fresh;
+  return attempt(here, kThresholdBackward, nullptr, &fresh, self, grad, threshold)
+             ? fresh
+             : here.delegate(grad, self, threshold);
 }
 
 Tensor gelu(const Tensor& self, c10::string_view approximate) {
@@ -384,8 +392,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("sigmoid_backward",
          &functional_form<sigmoid_backward_tag, kSigmoidBackward, Tensor, Tensor>);
   m.impl("tanh_backward", &functional_form<tanh_backward_tag, kTanhBackward, Tensor, Tensor>);
-  m.impl("threshold_backward",
-         &functional_form<threshold_backward_tag, kThresholdBackward, Tensor, Tensor, Scalar>);
+  m.impl("threshold_backward", &threshold_backward);
   m.impl("gelu", &gelu);
   m.impl("gelu_backward", &gelu_backward);
   m.impl("clamp", &clamp);
