@@ -1038,9 +1038,15 @@ def check(lines: list[Line], with_cpu: bool, totals: Totals | None = None) -> No
     hologram.reset_stream_stats()
     fused = run(code)
     totals.add(True)
+    eager = None
     if with_cpu:
-        eager = compare_with_cpu(lines)
-    else:
+        try:
+            eager = compare_with_cpu(lines)
+        except RuntimeError as error:
+            # The derivative of gelu on the CPU, of a gradient whose elements overlap.
+            if "could not construct a memory descriptor" not in str(error):
+                raise
+    if eager is None:
         with hologram.eager():
             eager = run(code)
     totals.add(False)
