@@ -379,9 +379,9 @@ class _Chain:
                 give(y, f("mul", f("neg", g), f("div", f("div", x, y), y)))
             case "neg":
                 give(x, f("neg", g))
-            case "abs":  # of 0 and NaN: itself
-                sign = f("where", f("gt", x, 0.0), 1.0, x)
-                give(x, f("mul", g, f("where", f("lt", x, 0.0), -1.0, sign)))
+            case "abs":  # the sign of 0, and of NaN, is 0
+                sign = f("where", f("gt", x, 0.0), 1.0, f("where", f("lt", x, 0.0), -1.0, 0.0))
+                give(x, f("mul", g, sign))
             case "relu":
                 give(x, f("where", f("le", x, 0.0), 0.0, g))
             case "reciprocal":
@@ -684,7 +684,7 @@ def _is_defined(name: str) -> bool:
 
 
 def _device_code(program: _Program) -> tuple[list[float], list[tuple[str, list[int]]]]:
-    """The program for the device: what torch computes a power with, in place of pow."""
+    """The program for the device, where torch computes some operations by simpler ones."""
     first, numbers = len(program.operands), [float(number) for number in program.numbers]
     count = first + len(numbers)  # the place of the next step
     place = list(range(count))
@@ -696,10 +696,11 @@ def _device_code(program: _Program) -> tuple[list[float], list[tuple[str, list[i
 
     for row, parts in program.steps:
         x, *others = (place[part] for part in parts)
-        exponent = None
-        if row == "pow" and first <= parts[1] < count:
-            exponent = numbers[parts[1] - first]
-        match exponent:
+        constant = [numbers[part - first] if first <= part < count else None for part in parts]
+        if row == "clamp" and None in constant[1:]:
+            place.append(add("minimum", add("maximum", x, others[0]), others[1]))
+            continue
+        match constant[1] if row == "pow" else None:
             case 2.0:
                 x = add("mul", x, x)
             case 3.0:
