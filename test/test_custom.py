@@ -7,10 +7,11 @@ import io
 import itertools
 import math
 import pickle
+import re
 import threading
 
 import torch
-from common import HologramTestCase, run_python
+from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -18,7 +19,7 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch_hologram
-from torch_hologram import pointwise
+from torch_hologram import _C, pointwise
 
 _numbers = itertools.count()
 
@@ -541,6 +542,13 @@ class TestTorch(HologramTestCase):
         x = torch.ones(3, device="hologram")
         for operator in made:
             self.assertEqual(bits(operator(x)), bits(in_python(operator, x)))
+
+
+class TestDocs(HologramTestCase):
+    def test_every_function_is_named(self):
+        text = (ROOT / "docs" / "custom-operators.md").read_text()
+        named = re.search(r"of the same name: `(.*?)`", text, re.DOTALL)[1].split()
+        self.assertEqual(named, sorted({row[0] for row in _C.op_rows()} - {"fma"}))
 
 
 class TestErrors(HologramTestCase):
