@@ -615,7 +615,7 @@ class _Operator:
         space, short = name.split("::")
         parameters = ", ".join(f"Tensor {operand}" for operand in program.operands)
         schema = f"{short}({parameters}) -> Tensor"
-        if torch._C._dispatch_has_kernel(name) or _is_defined(name):
+        if _is_defined(name):
             raise ValueError(f"there is an operator {name} already")
         try:
             torch._C.parse_schema(f"{space}::{schema}")
