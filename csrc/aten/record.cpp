@@ -670,6 +670,30 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   return true;
 }
 
+// The fast path: contiguous tensors of one size and dtype. False, with nothing done, for others.
+static bool prepare_alike(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh,
+                          Prepared& prepared) {
+  c10::SmallVector<const Tensor*, kMostArguments> tensors;
+  for (const Argument& argument : in) tensors.push_back(argument.tensor);
+  const Tensor& first = *in.front().tensor;
+  if (!first.is_contiguous()) {
+    return false;
+  }
+  prepared.window = views_alike(tensors, prepared.in.data());
+  if (prepared.window == nullptr || (kReal & dtype_bit(prepared.in[0].dtype)) == 0) {
+    return false;
+  }
+  prepared.dtype = prepared.in[0].dtype;
+  prepared.space.count = first.numel();
+  const bool predicate = program.is_predicate();
+  *fresh =
+      make_result(*prepared.window, first.sizes(),
+                  predicate ? c10::ScalarType::Bool : first.scalar_type(), first.device().index());
+  prepared.out = dense_view(block_of(fresh->storage().data_ptr()), fresh->unsafeGetTensorImpl(),
+                            predicate ? DType::b8 : prepared.dtype);
+  return true;
+}
+
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh) {
   if (in.size() > kMostArguments) {
     return false;
@@ -679,20 +703,22 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
       return false;
     }
   }
-  const Rule rule{.dtypes = kReal,
-                  .condition = false,
-                  .predicate = program.is_predicate(),
-                  .makes_floats = false,
-                  .keeps_numbers = true,
-                  .exact_out = false,
-                  .no_bool = false,
-                  .one_dtype = false,
-                  .parameter = false,
-                  .number_operands = false,
-                  .cpu_numbers = true};
   Prepared prepared;
-  if (!prepare(rule, in, nullptr, fresh, prepared)) {
-    return false;
+  if (!prepare_alike(program, in, fresh, prepared)) {
+    const Rule rule{.dtypes = kReal,
+                    .condition = false,
+                    .predicate = program.is_predicate(),
+                    .makes_floats = false,
+                    .keeps_numbers = true,
+                    .exact_out = false,
+                    .no_bool = false,
+                    .one_dtype = false,
+                    .parameter = false,
+                    .number_operands = false,
+                    .cpu_numbers = true};
+    if (!prepare(rule, in, nullptr, fresh, prepared)) {
+      return false;
+    }
   }
   Builder builder(compute_dtype(prepared.dtype), prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});
