@@ -600,6 +600,7 @@ def _evaluate(program: _Program, operands: Sequence[torch.Tensor]) -> torch.Tens
 _lock = threading.RLock()
 _libraries: dict[str, torch.library.Library] = {}
 _defined: dict[str, PointwiseOperator] = {}
+_is_traced = torch.compiler.is_dynamo_compiling
 
 
 class _Operator:
@@ -744,6 +745,7 @@ class PointwiseOperator:
     ) -> None:
         self.name, self.expression, self.operands = name, expression, operands
         self.derivative, self.op = derivative, op
+        self._call = op._op  # without the layers of Python in between
 
     def __call__(self, *operands: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         """Computes the expression.
@@ -760,8 +762,12 @@ class PointwiseOperator:
             RuntimeError: what torch's operations raise: of shapes that do not broadcast, or
                 operands on several devices.
         """
+        result: torch.Tensor
+        if _is_traced():
+            result = self.op(*operands, **named)  # what dynamo knows
+            return result
         try:
-            result: torch.Tensor = self.op(*operands, **named)
+            result = self._call(*operands, **named)
         except RuntimeError:
             self._check(operands, named)
             raise
