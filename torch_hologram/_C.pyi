@@ -1,4 +1,5 @@
 # The compiled extension, built from csrc/aten. Its users are the modules beside this file.
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -65,6 +66,17 @@ def boundary_base(index: int) -> int: ...
 def boundary_classes(index: int) -> list[tuple[int, int]]: ...
 def boundary_allocate(index: int, class_index: int, nbytes: int) -> int: ...
 def boundary_tensor(index: int, class_index: int, nbytes: int) -> torch.Tensor: ...
+def op_rows() -> list[tuple[str, int, bool, bool]]: ...
+def define_pointwise(
+    name: str,
+    operands: int,
+    numbers: list[float],
+    steps: list[tuple[str, list[int]]],
+    conditions: list[int],
+    gradients: list[tuple[bool, list[int]]],
+    evaluate: Callable[..., torch.Tensor],
+    gradient_operator: Callable[[int], str],
+) -> None: ...
 
 class HostView: ...
 

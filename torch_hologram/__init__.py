@@ -70,10 +70,12 @@ _LAZY = {
     "BackendType": "backend",
     "Buffer": "executor",
     "Executor": "executor",
+    "PointwiseOperator": "custom",
     "backend": "backend",
     "get_default_backend": "backend",
     "is_cuda_available": "backend",
     "is_metal_available": "backend",
+    "pointwise": "custom",
 }
 
 

@@ -14,6 +14,7 @@
 #include "aten/autograd_threads.h"
 #include "aten/block.h"
 #include "aten/compat.h"
+#include "aten/custom.h"
 #include "aten/delegate.h"
 #include "aten/dlpack_api.h"
 #include "aten/explain.h"
@@ -404,4 +405,5 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::use_torch_threads();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
+  hologram::aten::bind_custom(m);
 }

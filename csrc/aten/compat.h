@@ -4,6 +4,9 @@
 #include <c10/core/TensorImpl.h>
 #include <torch/version.h>
 
+#include <memory>
+#include <utility>
+
 // HOLOGRAM_ANY_TORCH is for finding out what a newer torch would need; see docs/versions.md.
 #if !defined(HOLOGRAM_ANY_TORCH) && \
     (TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 13)
@@ -34,5 +37,23 @@ inline bool has_names([[maybe_unused]] const c10::TensorImpl* tensor) {
   return tensor->has_named_tensor_meta();
 #endif
 }
+
+// Nodes of autograd's graph are held by intrusive_ptr from 2.13 on, by shared_ptr before.
+#if TORCH_VERSION_MINOR >= 13
+template <class Node>
+using NodePointer = c10::intrusive_ptr<Node>;
+template <class Node, class... Args>
+NodePointer<Node> make_node(Args&&... args) {
+  return c10::make_intrusive<Node>(std::forward<Args>(args)...);
+}
+#else
+template <class Node>
+using NodePointer = std::shared_ptr<Node>;
+template <class Node, class... Args>
+NodePointer<Node> make_node(Args&&... args) {
+  return NodePointer<Node>(new Node(std::forward<Args>(args)...),
+                           [](auto* node) { deleteNode(node); });  // torch::autograd's
+}
+#endif
 
 }  // namespace hologram::aten

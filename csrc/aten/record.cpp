@@ -182,7 +182,7 @@ std::optional<at::Scalar> number_of(const c10::TensorImpl* tensor) {
   }
 }
 
-constexpr size_t kMostArguments = 4;
+constexpr size_t kMostArguments = 6;
 
 // The operands of one operation on their way to the window.
 struct Space {
@@ -670,19 +670,89 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   return true;
 }
 
+// The fast path: contiguous tensors of one size and dtype. False, with nothing done, for others.
+static bool prepare_alike(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh,
+                          Prepared& prepared) {
+  c10::SmallVector<const Tensor*, kMostArguments> tensors;
+  for (const Argument& argument : in) tensors.push_back(argument.tensor);
+  const Tensor& first = *in.front().tensor;
+  if (!first.is_contiguous()) {
+    return false;
+  }
+  prepared.window = views_alike(tensors, prepared.in.data());
+  if (prepared.window == nullptr || (kReal & dtype_bit(prepared.in[0].dtype)) == 0) {
+    return false;
+  }
+  prepared.dtype = prepared.in[0].dtype;
+  prepared.space.count = first.numel();
+  const bool predicate = program.is_predicate();
+  *fresh =
+      make_result(*prepared.window, first.sizes(),
+                  predicate ? c10::ScalarType::Bool : first.scalar_type(), first.device().index());
+  prepared.out = dense_view(block_of(fresh->storage().data_ptr()), fresh->unsafeGetTensorImpl(),
+                            predicate ? DType::b8 : prepared.dtype);
+  return true;
+}
+
+bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh) {
+  if (in.size() > kMostArguments) {
+    return false;
+  }
+  for (const uint16_t i : program.conditions) {
+    if (in[i].tensor->scalar_type() != c10::ScalarType::Bool || in[i].tensor->is_cpu()) {
+      return false;
+    }
+  }
+  Prepared prepared;
+  if (!prepare_alike(program, in, fresh, prepared)) {
+    const Rule rule{.dtypes = kReal,
+                    .condition = false,
+                    .predicate = program.is_predicate(),
+                    .makes_floats = false,
+                    .keeps_numbers = true,
+                    .exact_out = false,
+                    .no_bool = false,
+                    .one_dtype = false,
+                    .parameter = false,
+                    .number_operands = false,
+                    .cpu_numbers = true};
+    if (!prepare(rule, in, nullptr, fresh, prepared)) {
+      return false;
+    }
+  }
+  Builder builder(compute_dtype(prepared.dtype), prepared.space.count,
+                  {prepared.space.sizes.data(), prepared.space.sizes.size()});
+  c10::SmallVector<View, 24> values(prepared.in.begin(), prepared.in.begin() + in.size());
+  for (const double number : program.numbers) {
+    values.push_back(builder.number(number));
+  }
+  for (const auto& step : program.steps) {
+    std::array<View, 3> operands;
+    const auto arity = static_cast<size_t>(op_info(step.op).arity);
+    for (size_t i = 0; i < arity; ++i) operands[i] = values[step.in[i]];
+    values.push_back(builder.apply(step.op, {operands.data(), arity}));
+  }
+  builder.give(prepared.out, prepared.out.dtype);
+  prepared.window->record(builder.list(), builder.temporaries());
+  return true;
+}
+
 View Builder::number(double value) {
   return immediate(immediate_bits(at::Scalar(value), compute_, true), compute_);
 }
 
-View Builder::apply(Op op, std::initializer_list<View> in) {
+View Builder::apply(Op op, std::span<const View> in) {
   auto* block = new Block();
-  const DType dtype = op_info(op).has(kPredicate) ? DType::b8 : compute_;
+  const auto& info = op_info(op);
+  const DType dtype = info.has(kPredicate) ? DType::b8 : compute_;
+  // Logical operations are of truth values only.
+  const DType compute = info.dtypes == dtype_bit(DType::b8) ? DType::b8 : compute_;
   block->bytes = static_cast<size_t>(count_) * dtype_size(dtype);
   block->born = BlockState::kBornInside;
   temporaries_.push_back(block);
   const View result{block, 0, dtype, Layout::dense};
   Operands operands{
-      static_cast<Code>(op), compute_, static_cast<int>(in.size()), count_, sizes_, result, {}};
+      static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {}};
   std::copy(in.begin(), in.end(), operands.in.begin());
   list_.push_back(operands);
   return result;

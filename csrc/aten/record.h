@@ -6,9 +6,11 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "aten/block.h"
 #include "atlas/op_table.h"
@@ -43,7 +45,8 @@ class Builder {
   Builder& operator=(const Builder&) = delete;
 
   View number(double value);
-  View apply(Op op, std::initializer_list<View> in);
+  View apply(Op op, std::span<const View> in);
+  View apply(Op op, std::initializer_list<View> in) { return apply(op, {in.begin(), in.size()}); }
 
   bool integral() const { return class_of(compute_) == ComputeClass::i64; }
 
@@ -85,6 +88,23 @@ struct Composite {
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,
                       at::Tensor* fresh);
+
+// The same, of real numbers, with steps that are data. Values are numbered: the operands, the
+// numbers, the result of each step; the last one is the result.
+struct CompositeProgram {
+  struct Step {
+    Op op;
+    std::array<uint16_t, 3> in;
+  };
+  size_t operands = 0;
+  std::vector<double> numbers;
+  std::vector<Step> steps;
+  std::vector<uint16_t> conditions;  // operands that have to be bool
+
+  bool is_predicate() const { return op_info(steps.back().op).has(kPredicate); }
+};
+
+bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, at::Tensor* fresh);
 
 // The dtype in which a composite computes operands of `dtype`.
 DType compute_dtype(DType dtype);
