@@ -71,9 +71,16 @@ _LAZY = {
     "Buffer": "executor",
     "Executor": "executor",
     "backend": "backend",
+    "buffer_to_tensor": "functional",
+    "compat": "compat",
+    "functional": "functional",
     "get_default_backend": "backend",
     "is_cuda_available": "backend",
     "is_metal_available": "backend",
+    "nn": "nn",
+    "ops": "ops",
+    "tensor_to_buffer": "functional",
+    "train_step": "nn",
 }
 
 
