@@ -116,8 +116,8 @@ def buffer_copy_from_slice(handle: int, values: str) -> None:
     numbers = json.loads(values)
     if not isinstance(numbers, list):
         raise ValueError(f"expected a JSON array, got {type(numbers).__name__}")
-    accepted = {"b": {bool}, "i": {int}, "u": {int}}.get(buffer.dtype.kind, {int, float})
-    if wrong := set(map(type, numbers)) - accepted:
+    by_kind: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}}
+    if wrong := set(map(type, numbers)) - by_kind.get(buffer.dtype.kind, {int, float}):
         kinds = ", ".join(sorted(kind.__name__ for kind in wrong))
         raise TypeError(f"a buffer of {buffer.dtype} takes no {kinds} from JSON")
     buffer.from_numpy(np.array(numbers, dtype=buffer.dtype))

@@ -2,8 +2,8 @@
 
 They are subclasses of the modules of :mod:`torch.nn` with the same parameters under the same names:
 state dicts load both ways, and ``torch.nn.Sequential``, optimizers and hooks take them. What they
-are called with may be a tensor of any device, a :class:`~torch_hologram.Buffer` or a NumPy array; it
-is moved to the parameters or, where there are none, to the executor's device. A module without
+are called with may be a tensor of any device, a :class:`~torch_hologram.Buffer` or a NumPy array;
+it is moved to the parameters or, where there are none, to the executor's device. A module without
 parameters that was given no executor computes where its first argument is.
 """
 

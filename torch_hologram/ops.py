@@ -4,7 +4,7 @@ Every function takes the executor, then buffers that were allocated before, the 
 them, then numbers. The elements are float32, in the functions that end in ``_i32`` int32. ``n`` is
 how many elements take part, from the front; by default as many as the result has or, where the
 result is a number, as the first buffer has. Buffers may be longer than ``n``, and the result may be
-one of the operands. Results equal those of torch's operator on the CPU bit for bit.
+one of the operands. Results equal those of torch's operator on the device bit for bit.
 
 All functions raise ``ValueError`` where a buffer is too short or ``n`` is negative, ``TypeError``
 where an argument is of another type or a buffer of another dtype, and ``RuntimeError`` where the
@@ -203,7 +203,7 @@ def _extreme(
     name: str, function: Callable[[torch.Tensor], torch.Tensor], a: torch.Tensor
 ) -> float | int:
     if a.numel() == 0:
-        raise RuntimeError(f"{name}: no elements have no {name.removeprefix('reduce_')}")
+        raise RuntimeError(f"{name}: there is no element")
     return function(a).item()
 
 
