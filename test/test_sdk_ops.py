@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import ROOT, HologramTestCase, run_python
 from torch.nn import functional as F
 from torch.testing._internal.common_utils import run_tests
 
@@ -317,6 +318,30 @@ class TestValues(OpsTestCase):
         ops.vector_sub(self.executor, y, x, x)
         t = torch.from_numpy(a)
         self.assert_bits(x.to_numpy(), torch.relu(t + t * 2.0) - t)
+
+
+class TestDocumentation(OpsTestCase):
+    def test_every_operation_is_in_the_table(self):
+        text = (ROOT / "docs" / "runtime-sdk.md").read_text()
+        rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+        named = {name for row in rows for name in re.findall("`([a-z0-9_]+)`", row)}
+        self.assertEqual(named, set(ops.BUFFERS))
+
+    def test_examples(self):
+        for arguments, status, text in (
+            (["sdk_vector_add.py", "--size", "1001"], 0, "1001 elements on cpu"),
+            (["sdk_vector_add.py", "--backend", "cuda"], 1, "'cuda' is not available"),
+            (["sdk_vector_add.py", "--size", "-1"], 2, "must be 0 or more, not -1"),
+            (["backend_selection.py"], 0, "softmax of 1000 on cpu"),
+            (["backend_selection.py", "--prefer", "metal"], 2, "'metal' is not available"),
+        ):
+            path = ROOT / "examples" / arguments[0]
+            command = f"import runpy, sys; sys.argv = {arguments}; "
+            command += f"runpy.run_path({str(path)!r}, run_name='__main__')"
+            process = run_python(command, check=False)
+            with self.subTest(arguments=arguments):
+                self.assertEqual(process.returncode, status, process.stderr)
+                self.assertIn(text, process.stdout + process.stderr)
 
 
 class TestMisuse(OpsTestCase):
