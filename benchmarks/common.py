@@ -92,7 +92,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _repetitions(timer: timeit.Timer) -> int:
+def repetitions(timer: timeit.Timer) -> int:
     """How often a statement has to run to last SAMPLE_SECONDS."""
     number = 1
     while True:
@@ -113,7 +113,7 @@ def measure(case: Case, device: torch.device, threads: int, pairs: int = PAIRS) 
     cpu_timer, device_timer = (
         timeit.Timer(case.statement, globals=namespace(case, d)) for d in (cpu, device)
     )
-    number = max(_repetitions(cpu_timer), _repetitions(device_timer))
+    number = max(repetitions(cpu_timer), repetitions(device_timer))
     cpu_seconds, device_seconds = [], []
     gc.collect()
     for pair in range(pairs):

@@ -72,10 +72,17 @@ _LAZY = {
     "Executor": "executor",
     "PointwiseOperator": "custom",
     "backend": "backend",
+    "buffer_to_tensor": "functional",
+    "compat": "compat",
+    "functional": "functional",
     "get_default_backend": "backend",
     "is_cuda_available": "backend",
     "is_metal_available": "backend",
     "pointwise": "custom",
+    "nn": "nn",
+    "ops": "ops",
+    "tensor_to_buffer": "functional",
+    "train_step": "nn",
 }
 
 

@@ -47,6 +47,8 @@ _DTYPES: dict[np.dtype[Any], torch.dtype] = {
 }
 
 _synchronize = _C.synchronize_tensor
+# Of a tensor's first element. torch.Tensor.data_ptr waits for what is recorded, this does not.
+address_of = torch._C.TensorBase.data_ptr
 
 
 def torch_dtype(dtype: npt.DTypeLike) -> torch.dtype:
@@ -114,7 +116,9 @@ class Executor:
         n = _index("n", n)
         if n < 0:
             raise ValueError(f"a buffer has 0 elements or more, not {n}")
-        return self._add(torch.zeros(n, dtype=torch_dtype(dtype), device=self._device))
+        torch_type = torch_dtype(dtype)
+        with torch.inference_mode(False):  # else it could not be written outside of the mode
+            return self._buffer_over(torch.zeros(n, dtype=torch_type, device=self._device))
 
     def allocate_boundary(
         self, cls: int, width: int, height: int, dtype: npt.DTypeLike = np.float32
@@ -153,17 +157,21 @@ class Executor:
                 f"{np.dtype(dtype)}"
             )
         assert self._device.index is not None
-        data = _C.boundary_tensor(self._device.index, cls, nbytes).view(torch_type)
-        return self._add(data.zero_())
+        with torch.inference_mode(False):
+            data = _C.boundary_tensor(self._device.index, cls, nbytes).view(torch_type)
+            return self._buffer_over(data.zero_())
 
     def tensor_to_dlpack(self, tensor: Buffer | torch.Tensor) -> Any:
         """Returns a DLPack capsule of a buffer or a tensor, which shares its memory.
 
         Raises:
+            TypeError: ``tensor`` is neither.
             BufferError: DLPack cannot express the tensor, or it requires grad.
             RuntimeError: the executor or the buffer is closed.
         """
         self._check_open()
+        if not isinstance(tensor, (Buffer, torch.Tensor)):
+            raise TypeError(f"expected a Buffer or a tensor, got {type(tensor).__name__}")
         return tensor.__dlpack__()
 
     def synchronize(self) -> None:
@@ -201,7 +209,8 @@ class Executor:
         state = "" if self._open else ", closed"
         return f"Executor(backend={self.backend!r}, device={str(self._device)!r}{state})"
 
-    def _add(self, data: torch.Tensor) -> Buffer:
+    def _buffer_over(self, data: torch.Tensor) -> Buffer:
+        """A buffer that shares a contiguous tensor of one dimension on the device."""
         buffer = Buffer(self, data)
         self._buffers.add(buffer)
         return buffer
@@ -218,12 +227,14 @@ class Buffer(_C.HostView):
     ``numpy.asarray(buffer)`` share its memory, for as long as they live. What is shared cannot be
     recorded, so operations on the buffer run at once from then on.
 
-    Every method raises ``RuntimeError`` once the buffer, or its executor, is closed.
+    Every method raises ``RuntimeError`` once the buffer, or its executor, is closed, and the buffer
+    protocol ``BufferError``.
     """
 
     # Of the open buffer; after close() `_tensor` is None and `_f32`, `_i32` are -1.
     _tensor: torch.Tensor | None
-    _array: npt.NDArray[Any]  # its memory, to be touched when the device is done with it
+    _array: npt.NDArray[Any]  # its memory, for _memory()
+    _address: int  # of that memory
     _f32: int  # the length where elements are float32, else -1: what hg.ops asks first
     _i32: int
 
@@ -233,6 +244,7 @@ class Buffer(_C.HostView):
         self._executor = executor
         self._tensor = data
         self._shape = tuple(data.shape)
+        self._address = address_of(data)
         self._array = _host_array(data)
         self._f32 = data.numel() if data.dtype == torch.float32 else -1
         self._i32 = data.numel() if data.dtype == torch.int32 else -1
@@ -291,23 +303,18 @@ class Buffer(_C.HostView):
             TypeError: ``array`` is no array, or of another dtype.
             ValueError: it has another number of elements.
         """
-        if self._tensor is None:
-            self._raise_closed()
+        memory = self._memory()
         try:
-            fits = array.shape == self._shape and array.dtype == self._array.dtype
+            fits = array.shape == self._shape and array.dtype == memory.dtype
         except AttributeError:
             raise TypeError(f"expected a numpy array, got {type(array).__name__}") from None
         if not fits:
             array = self._flat(array)
-        _synchronize(self._tensor)
-        self._array[:] = array
+        memory[:] = array
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Returns a copy as an array of one dimension."""
-        if self._tensor is None:
-            self._raise_closed()
-        _synchronize(self._tensor)
-        copy: npt.NDArray[Any] = self._array.copy()
+        copy: npt.NDArray[Any] = self._memory().copy()
         return copy
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> None:
@@ -317,17 +324,15 @@ class Buffer(_C.HostView):
             TypeError: ``data`` has no bytes.
             ValueError: it has another number of bytes than the buffer.
         """
-        tensor = self._data()
+        memory = self._memory()
         view = memoryview(data)
         if view.nbytes != self.nbytes:
             raise ValueError(f"{view.nbytes} bytes for a buffer of {self.nbytes} bytes")
-        _synchronize(tensor)
-        self._array[:] = np.frombuffer(view, dtype=self._array.dtype)
+        memory.view(np.uint8)[:] = np.frombuffer(view, dtype=np.uint8)
 
     def to_bytes(self) -> bytes:
         """Returns a copy as bytes, in the byte order of the machine."""
-        _synchronize(self._data())
-        return self._array.tobytes()
+        return self._memory().tobytes()
 
     def fill(self, value: float | complex) -> None:
         """Gives every element a value.
@@ -360,11 +365,12 @@ class Buffer(_C.HostView):
         """Returns the address of the first element, 0 where there is none. CPU backend only.
 
         What is recorded of the memory has run, and operations on it run at once from now on. The
-        memory is the buffer's: the address is good until it is closed.
+        memory is the buffer's: the address is good until the buffer is closed or a tensor that
+        shares it is resized.
         """
-        tensor = self._data()
-        _C.export_tensor(tensor)
-        return tensor.data_ptr()
+        self._memory()
+        _C.export_tensor(self._data())
+        return self._address
 
     def as_mut_ptr(self) -> int:
         """Returns the same as :meth:`as_ptr`: the memory may be written."""
@@ -377,15 +383,19 @@ class Buffer(_C.HostView):
         return self._data().__dlpack_device__()
 
     def _expose(self) -> tuple[torch.Tensor, int, str, int, int]:
-        """What the buffer protocol needs; the views keep the tensor."""
-        address = self.as_ptr()
-        kind = self._array.dtype
-        return self._data(), address, kind.char, kind.itemsize, self.size
+        """What the buffer protocol needs; the views keep the first."""
+        # A CPU tensor keeps these bytes, also where a tensor that shares them is resized.
+        address, kind = self.as_ptr(), self._array.dtype
+        owner = _C.alias_as_cpu(self._data())
+        return owner, address, self._array[:0].data.format, kind.itemsize, self.size
 
     # ---- the end ----
 
     def close(self) -> None:
-        """Gives the memory back, as soon as nothing shares it. May be called twice."""
+        """Gives the memory back, as soon as nothing shares it. May be called twice.
+
+        What the buffer protocol has shared is given back with the last view and this object.
+        """
         self._tensor = None
         self._array = np.empty(0, self._array.dtype)
         self._f32 = self._i32 = -1
@@ -409,6 +419,26 @@ class Buffer(_C.HostView):
             self._raise_closed()
         return self._tensor
 
+    def _memory(self) -> npt.NDArray[Any]:
+        """The memory, when all that is recorded of it has run."""
+        tensor = self._tensor
+        if tensor is None:
+            self._raise_closed()
+        _synchronize(tensor)
+        if address_of(tensor) != self._address:
+            self._follow(tensor)
+        return self._array
+
+    def _follow(self, tensor: torch.Tensor) -> None:
+        # A tensor that shares the memory was resized.
+        if tensor.untyped_storage().nbytes() < self.nbytes:
+            raise RuntimeError(
+                f"the memory of the buffer of {self.size} elements of {self.dtype} was given away: "
+                "the storage of a tensor that shares it was made smaller"
+            )
+        self._address = address_of(tensor)
+        self._array = _host_array(tensor)
+
     def _raise_closed(self) -> NoReturn:
         raise RuntimeError(f"the buffer of {self.size} elements of {self.dtype} is closed")
 
@@ -422,10 +452,12 @@ class Buffer(_C.HostView):
 
 def _host_array(data: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's memory as an array, which does not keep it."""
-    kind = next(known for known, name in _DTYPES.items() if name == data.dtype)
+    kind = next((known for known, name in _DTYPES.items() if name == data.dtype), None)
+    if kind is None:
+        raise TypeError(f"hologram buffers have no dtype {data.dtype}: NumPy has none of that name")
     if data.numel() == 0:
         return np.empty(0, kind)
-    memory = (ctypes.c_char * (data.numel() * kind.itemsize)).from_address(data.data_ptr())
+    memory = (ctypes.c_char * (data.numel() * kind.itemsize)).from_address(address_of(data))
     array: npt.NDArray[Any] = np.ndarray(data.shape, kind, memoryview(memory))
     return array
 
