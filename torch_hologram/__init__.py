@@ -71,9 +71,13 @@ _LAZY = {
     "Buffer": "executor",
     "Executor": "executor",
     "backend": "backend",
+    "from_dlpack": "interop",
+    "from_numpy": "interop",
     "get_default_backend": "backend",
     "is_cuda_available": "backend",
     "is_metal_available": "backend",
+    "integrations": "integrations",
+    "to_dlpack": "interop",
 }
 
 
