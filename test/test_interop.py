@@ -19,6 +19,7 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch_hologram as hg
+from torch_hologram import interop
 
 NUMPY_DTYPES = (
     "float16 float32 float64 complex64 complex128 bool "
@@ -297,6 +298,14 @@ class TestFromDLPack(HologramTestCase):
             hg.from_dlpack(np.array(["2020"], "M8[D]"))
         with self.assertRaisesRegex(BufferError, "not reached"):
             hg.from_dlpack(Elsewhere())
+
+    def test_memory_that_the_device_cannot_use(self):
+        # As a tensor of a GPU's, which this machine need not have.
+        target = torch.device("hologram", 0)
+        with self.assertRaisesRegex(ValueError, "hologram:0 cannot share memory on meta"):
+            interop._share(torch.empty(2, device="meta"), target, False)
+        with self.assertRaisesRegex(NotImplementedError, "meta tensor"):  # it would be copied
+            interop._share(torch.empty(2, device="meta"), target, None)
 
     def test_memory_is_given_back(self):
         array = np.zeros(100)
