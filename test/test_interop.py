@@ -288,10 +288,10 @@ class TestFromDLPack(HologramTestCase):
         for data in ([1, 2], None, 3.0):
             with self.assertRaisesRegex(TypeError, f"__dlpack__, got {type(data).__name__}"):
                 hg.from_dlpack(data)
-        with self.assertRaisesRegex(BufferError, "require gradient"):
-            hg.from_dlpack(torch.ones(1, device="hologram", requires_grad=True))
-        with self.assertRaisesRegex(BufferError, "require gradient"):
-            hg.from_dlpack(torch.ones(1, requires_grad=True))
+        for device in ("hologram", "cpu"):
+            for copy in (None, False, True):
+                with self.assertRaisesRegex(BufferError, "require gradient"):
+                    hg.from_dlpack(torch.ones(1, device=device, requires_grad=True), copy=copy)
         with self.assertRaisesRegex(ValueError, "Expected a hologram device, but got: cpu"):
             hg.from_dlpack(np.ones(1), device="cpu")
         with self.assertRaises((BufferError, TypeError, np.exceptions.DTypePromotionError)):

@@ -112,8 +112,10 @@ def from_dlpack(data: Any, *, copy: bool | None = None, device: Device = None) -
         data = data._data()
     if isinstance(data, torch.Tensor) and data.device.type == DEVICE_TYPE:
         target = data.device if device is None else _target(device)
-        if copy is True:
-            return data.detach().clone() if target == data.device else data.detach().to(target)
+        if copy is True:  # not through DLPack, after which the source would not be recorded
+            if data.requires_grad:
+                raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+            return data.clone() if target == data.device else data.to(target)
         return torch.from_dlpack(data, device=target, copy=copy)  # type: ignore[attr-defined]
 
     target = _target(device)
