@@ -22,6 +22,7 @@ SHARD ?= 1/1
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.dependencies-installed
+FULL_DEPS := $(VENV)/.full-dependencies-installed
 # torch before 2.13 wants a setuptools before 82.
 OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools==81.0.0/)
 # The extension is built in place, so one torch at a time owns it: building removes the other stamps.
@@ -56,6 +57,11 @@ $(DEPS): requirements-dev.txt constraints.txt | $(PY)
 	@rm -rf build/temp
 	@touch $@
 
+# Under the same constraints, so that nothing of the environment moves.
+$(FULL_DEPS): requirements-full.txt $(DEPS)
+	$(PY) -m pip install --disable-pip-version-check -r requirements-full.txt -c $(VENV)/constraints.txt
+	@touch $@
+
 # pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
 # The stamp dates from before the build: a file edited meanwhile is newer.
 $(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(DEPS)
@@ -78,7 +84,7 @@ test: ## Lint, C++ unit tests, generated docs, then every Python test
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
 test-full: ## Every dtype, the tests that take minutes, the sanitizers; SHARD=i/n for a part
-	@$(MAKE) build
+	@$(MAKE) build $(FULL_DEPS)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
 endif

@@ -18,6 +18,8 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.dlpack import DLDeviceType, to_dlpack
 
+from torch_hologram.interop import DLManagedTensorVersioned, DLTensor
+
 CPU = (DLDeviceType.kDLCPU, 0)
 EXTENSION = (DLDeviceType.kDLExtDev, 0)
 
@@ -238,32 +240,6 @@ class TestImport(HologramTestCase):
         alias = torch.from_dlpack(tensor)
         self.assertTrue(alias.is_hologram)
         self.assertEqual(alias.data_ptr(), tensor.data_ptr())
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class DLManagedTensorVersioned(ctypes.Structure):
-    pass
-
-
-DLManagedTensorVersioned._fields_ = (
-    ("version", ctypes.c_uint32 * 2),
-    ("manager_ctx", ctypes.c_void_p),
-    ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(DLManagedTensorVersioned))),
-    ("flags", ctypes.c_uint64),
-    ("dl_tensor", DLTensor),
-)
 
 
 class DLPackExchangeAPI(ctypes.Structure):

@@ -32,6 +32,7 @@ def register() -> None:
     rename_privateuse1_backend(DEVICE_TYPE)
     from torch_hologram import (
         _by_device_name,
+        _lightning_hook,
         comm,
         compile,
         device_module,
@@ -55,6 +56,7 @@ def register() -> None:
     multiprocessing.register()
     recording.register()
     safetensors.register()
+    _lightning_hook.register()
     compile.take_over_inductor()
 
     # torch stops autograd's device threads after Python has finalised, when a thread that still

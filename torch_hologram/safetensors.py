@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from torch_hologram._device import DEVICE_TYPE, device_index
+from torch_hologram._import_hook import when_imported
 
 
 def _translate(device: Any) -> Any:
@@ -40,41 +37,6 @@ def _extend(safetensors: ModuleType) -> None:
             module.safe_open = safe_open  # type: ignore[attr-defined]
 
 
-class _Loader(Loader):
-    """The package's own loader, followed by the extension."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        _extend(module)
-
-
-class _Finder(MetaPathFinder):
-    """Waits for the first ``import safetensors``, then leaves."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "safetensors":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
 def register() -> None:
     """Extends safetensors, now if it has been imported, or else when it is."""
-    module = sys.modules.get("safetensors")
-    if module is not None:
-        _extend(module)
-    else:
-        sys.meta_path.insert(0, _Finder())
+    when_imported("safetensors", _extend)

@@ -1,0 +1,86 @@
+"""Hugging Face transformers: ``Trainer`` on the device.
+
+``model.to("hologram")``, ``from_pretrained(..., device_map="hologram")`` and
+``pipeline(..., device="hologram")`` need nothing. ``Trainer`` does, and :func:`enable` changes:
+
+- the device that accelerate chooses, which is ``TrainingArguments.device`` too
+  (:mod:`torch_hologram.integrations.accelerate`);
+- ``transformers.training_args.is_torch_bf16_gpu_available``, which says what ``bf16=True`` is
+  checked against: it knows some devices and answers no for any other;
+- ``Trainer._save_rng_state`` and ``Trainer._load_rng_state``, which know the generators of some
+  devices: those of this one are saved beside them, in ``hologram_rng_state.pth``, so that training
+  that resumes from a checkpoint draws the numbers it would have drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_hologram import random
+from torch_hologram._device import DEVICE_TYPE
+from torch_hologram.integrations import accelerate, require_attribute
+
+__all__ = ["enable"]
+
+_RNG_FILE = "hologram_rng_state.pth"
+
+
+def enable(device: torch.device | str = DEVICE_TYPE) -> None:
+    """Makes the device the one that ``TrainingArguments`` choose. May be called again.
+
+    Call it before making ``TrainingArguments``.
+
+    Args:
+        device: ``"hologram"``, or one with an index.
+
+    Raises:
+        ImportError: transformers or accelerate is not installed.
+        ValueError: ``device`` is no device of hologram.
+        RuntimeError: there is no such device; CUDA is available, which ``TrainingArguments`` would
+            take first; accelerate has already chosen another device; or transformers is of a
+            version that cannot be opened. The message says what it lacks.
+    """
+    arguments = import_module("transformers.training_args")
+    trainer = import_module("transformers.trainer")
+    need = functools.partial(require_attribute, package="transformers", tested="5.20 to 5.23")
+    trainer_class = need(trainer, "Trainer")
+    originals = (
+        need(arguments, "is_torch_bf16_gpu_available"),
+        need(trainer_class, "_save_rng_state"),
+        need(trainer_class, "_load_rng_state"),
+    )
+    if torch.cuda.is_available():
+        raise RuntimeError(
+            "transformers' TrainingArguments take CUDA where it is available: hide it with "
+            "CUDA_VISIBLE_DEVICES= in the environment"
+        )
+    accelerate.enable(device)
+    if getattr(originals[0], "_hologram", False):
+        return
+    bf16_available, save_rng_state, load_rng_state = originals
+
+    @functools.wraps(bf16_available)
+    def is_torch_bf16_gpu_available() -> bool:
+        return True  # on the chosen device, whatever the others can do
+
+    @functools.wraps(save_rng_state)
+    def _save_rng_state(self: Any, output_dir: str) -> None:
+        save_rng_state(self, output_dir)
+        torch.save(random.get_rng_state_all(), Path(output_dir, _RNG_FILE))
+
+    @functools.wraps(load_rng_state)
+    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
+        load_rng_state(self, checkpoint)
+        path = None if checkpoint is None else Path(checkpoint, _RNG_FILE)
+        if path is not None and path.is_file():
+            random.set_rng_state_all(torch.load(path, weights_only=True))
+
+    is_torch_bf16_gpu_available._hologram = True  # type: ignore[attr-defined]
+    setattr(arguments, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available)  # noqa: B010
+    trainer_class._save_rng_state = _save_rng_state
+    trainer_class._load_rng_state = _load_rng_state
