@@ -31,15 +31,16 @@ from torch_hologram import integrations
 # What the programs below train: whether the numbers of a row have a positive sum.
 LIGHTNING_PROGRAM = """
     import importlib, logging, sys, tempfile, warnings
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
 
     package = sys.argv[1]
     logging.getLogger(package).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", ".*num_workers.*|.*log_every_n_steps.*|.*litlogger.*")
     warnings.filterwarnings("ignore", ".*isinstance.*LeafSpec.*")
     L = importlib.import_module(package)  # torch_hologram comes with torch, and is not named
+
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
 
     def data():
         x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))

@@ -97,7 +97,9 @@ def __getattr__(name: str) -> _Any:
         return VERSION
     if name in _LAZY:
         module = _import_module(f"torch_hologram.{_LAZY[name]}")
-        return module if name == _LAZY[name] else getattr(module, name)
+        found = module if name == _LAZY[name] else getattr(module, name)
+        globals()[name] = found  # so that this function is asked once for each name
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
