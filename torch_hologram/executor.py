@@ -303,14 +303,20 @@ class Buffer(_C.HostView):
             TypeError: ``array`` is no array, or of another dtype.
             ValueError: it has another number of elements.
         """
-        memory = self._memory()
+        tensor = self._tensor
+        if tensor is None:
+            self._raise_closed()
+        _synchronize(tensor)
+        if address_of(tensor) != self._address:
+            self._follow(tensor)
+        memory = self._array  # as of _memory(), without the call: small writes are all calls
         try:
             fits = array.shape == self._shape and array.dtype == memory.dtype
         except AttributeError:
             raise TypeError(f"expected a numpy array, got {type(array).__name__}") from None
         if not fits:
             array = self._flat(array)
-        memory[:] = array
+        memory[...] = array
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Returns a copy as an array of one dimension."""

@@ -149,15 +149,14 @@ def _matrices(
 def _multiply(
     function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> None:
-    start = address_of(c)
+    start, first, second = address_of(c), address_of(a), address_of(b)
     end = start + 4 * c.numel()
-    for operand in (a, b):
-        first = address_of(operand)
-        if first < end and start < first + 4 * operand.numel():
-            # torch's products read operands while they write the result.
-            c.copy_(function(a, b))
-            return
-    function(a, b, out=c)
+    if (first >= end or first + 4 * a.numel() <= start) and (
+        second >= end or second + 4 * b.numel() <= start
+    ):
+        function(a, b, out=c)
+    else:  # torch's products read operands while they write the result
+        c.copy_(function(a, b))
 
 
 def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n: int) -> None:
@@ -167,7 +166,9 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n:
     except (AttributeError, TypeError):  # something else than an executor, buffers and integers
         quick = False
     if quick and m > 0 and k > 0 and n > 0:
-        _multiply(torch.mm, a._data().view(m, k), b._data().view(k, n), c._data().view(m, n))
+        x, y, z = a._tensor, b._tensor, c._tensor
+        assert x is not None and y is not None and z is not None
+        _multiply(torch.mm, x.view(m, k), y.view(k, n), z.view(m, n))
     else:
         operands = (("a", a, ("m", "k")), ("b", b, ("k", "n")), ("c", c, ("m", "n")))
         _multiply(torch.mm, *_matrices("gemm", executor, operands, {"m": m, "k": k, "n": n}))
