@@ -140,6 +140,7 @@ bench: $(BUILT) ## Measure against torch on the CPU; writes benchmarks/results
 	$(PY) benchmarks/stream.py || missed=1; \
 	$(PY) benchmarks/device.py || missed=1; \
 	$(PY) benchmarks/memory.py || missed=1; \
+	$(PY) benchmarks/zero_copy.py || missed=1; \
 	exit $$missed
 
 # Of the chains at N = 16, 1e5 and 1e6 only.

@@ -92,13 +92,13 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def repetitions(timer: timeit.Timer) -> int:
-    """How often a statement has to run to last SAMPLE_SECONDS."""
+def repetitions(timer: timeit.Timer, least: float = SAMPLE_SECONDS) -> int:
+    """How often a statement has to run to last `least` seconds."""
     number = 1
     while True:
         seconds = timer.timeit(number)
-        if seconds >= SAMPLE_SECONDS / 2:
-            return max(1, round(number * SAMPLE_SECONDS / seconds))
+        if seconds >= least / 2:
+            return max(1, round(number * least / seconds))
         number *= 4
 
 

@@ -118,7 +118,9 @@ class Executor:
             raise ValueError(f"a buffer has 0 elements or more, not {n}")
         torch_type = torch_dtype(dtype)
         with torch.inference_mode(False):  # else it could not be written outside of the mode
-            return self._buffer_over(torch.zeros(n, dtype=torch_type, device=self._device))
+            return self._buffer_over(
+                torch.zeros(n, dtype=torch_type, device=self._device), own=True
+            )
 
     def allocate_boundary(
         self, cls: int, width: int, height: int, dtype: npt.DTypeLike = np.float32
@@ -159,7 +161,7 @@ class Executor:
         assert self._device.index is not None
         with torch.inference_mode(False):
             data = _C.boundary_tensor(self._device.index, cls, nbytes).view(torch_type)
-            return self._buffer_over(data.zero_())
+            return self._buffer_over(data.zero_(), own=True)
 
     def tensor_to_dlpack(self, tensor: Buffer | torch.Tensor) -> Any:
         """Returns a DLPack capsule of a buffer or a tensor, which shares its memory.
@@ -209,9 +211,9 @@ class Executor:
         state = "" if self._open else ", closed"
         return f"Executor(backend={self.backend!r}, device={str(self._device)!r}{state})"
 
-    def _buffer_over(self, data: torch.Tensor) -> Buffer:
+    def _buffer_over(self, data: torch.Tensor, own: bool = False) -> Buffer:
         """A buffer that shares a contiguous tensor of one dimension on the device."""
-        buffer = Buffer(self, data)
+        buffer = Buffer(self, data, own)
         self._buffers.add(buffer)
         return buffer
 
@@ -237,11 +239,13 @@ class Buffer(_C.HostView):
     _address: int  # of that memory
     _f32: int  # the length where elements are float32, else -1: what hg.ops asks first
     _i32: int
+    _own: bool  # the memory was allocated for it: two of these do not overlap
 
-    def __init__(self, executor: Executor, data: torch.Tensor) -> None:
+    def __init__(self, executor: Executor, data: torch.Tensor, own: bool = False) -> None:
         """``data``: a contiguous tensor of one dimension on the executor's device, shared."""
         super().__init__()
         self._executor = executor
+        self._own = own
         self._tensor = data
         self._shape = tuple(data.shape)
         self._address = address_of(data)
@@ -303,14 +307,20 @@ class Buffer(_C.HostView):
             TypeError: ``array`` is no array, or of another dtype.
             ValueError: it has another number of elements.
         """
-        memory = self._memory()
+        tensor = self._tensor
+        if tensor is None:
+            self._raise_closed()
+        _synchronize(tensor)
+        if address_of(tensor) != self._address:
+            self._follow(tensor)
+        memory = self._array  # as of _memory(), without the call: small writes are all calls
         try:
             fits = array.shape == self._shape and array.dtype == memory.dtype
         except AttributeError:
             raise TypeError(f"expected a numpy array, got {type(array).__name__}") from None
         if not fits:
             array = self._flat(array)
-        memory[:] = array
+        memory[...] = array
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Returns a copy as an array of one dimension."""

@@ -149,25 +149,33 @@ def _matrices(
 def _multiply(
     function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> None:
-    start = address_of(c)
+    start, first, second = address_of(c), address_of(a), address_of(b)
     end = start + 4 * c.numel()
-    for operand in (a, b):
-        first = address_of(operand)
-        if first < end and start < first + 4 * operand.numel():
-            # torch's products read operands while they write the result.
-            c.copy_(function(a, b))
-            return
-    function(a, b, out=c)
+    if (first >= end or first + 4 * a.numel() <= start) and (
+        second >= end or second + 4 * b.numel() <= start
+    ):
+        function(a, b, out=c)
+    else:  # torch's products read operands while they write the result
+        c.copy_(function(a, b))
 
 
 def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n: int) -> None:
     """``c[m, n] = a[m, k] @ b[k, n]``, all row-major."""
     try:
-        quick = executor._open and a._f32 == m * k and b._f32 == k * n and c._f32 == m * n
+        quick = (
+            m > 0
+            and 0 < m * k == a._f32
+            and 0 < k * n == b._f32
+            and c._f32 == m * n
+            and executor._open
+            and (a._own and b._own and c._own and a is not c is not b)
+        )
     except (AttributeError, TypeError):  # something else than an executor, buffers and integers
         quick = False
-    if quick and m > 0 and k > 0 and n > 0:
-        _multiply(torch.mm, a._data().view(m, k), b._data().view(k, n), c._data().view(m, n))
+    if quick:
+        x, y, z = a._tensor, b._tensor, c._tensor
+        assert x is not None and y is not None and z is not None
+        torch.mm(x.view(m, k), y.view(k, n), out=z.view(m, n))
     else:
         operands = (("a", a, ("m", "k")), ("b", b, ("k", "n")), ("c", c, ("m", "n")))
         _multiply(torch.mm, *_matrices("gemm", executor, operands, {"m": m, "k": k, "n": n}))
@@ -176,11 +184,18 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n:
 def matvec(executor: Executor, a: Buffer, x: Buffer, y: Buffer, m: int, n: int) -> None:
     """``y[m] = a[m, n] @ x[n]``, ``a`` row-major."""
     try:
-        quick = executor._open and a._f32 == m * n and x._f32 == n and y._f32 == m
+        quick = (
+            m > 0
+            and 0 < m * n == a._f32
+            and (x._f32 == n and y._f32 == m and executor._open)
+            and (a._own and x._own and y._own and a is not y is not x)
+        )
     except (AttributeError, TypeError):
         quick = False
-    if quick and m > 0 and n > 0:
-        _multiply(torch.mv, a._data().view(m, n), x._data(), y._data())
+    if quick:
+        matrix, vector, out = a._tensor, x._tensor, y._tensor
+        assert matrix is not None and vector is not None
+        torch.mv(matrix.view(m, n), vector, out=out)
     else:
         operands = (("a", a, ("m", "n")), ("x", x, ("n",)), ("y", y, ("m",)))
         _multiply(torch.mv, *_matrices("matvec", executor, operands, {"m": m, "n": n}))
