@@ -848,17 +848,21 @@ class TestAutograd(SeveralDevicesTestCase):
         (second,) = torch.autograd.grad(grad.sum(), x)
         self.assertSame(second, torch.full((3,), 6.0), ZERO)
 
-    def test_each_device_has_a_thread(self):
+    @parametrize("device_threads", (False, True))
+    def test_threads(self, device_threads):
+        """The thread that calls, or one for each device where torch is told so."""
         CurrentDeviceInBackward.seen.clear()
         note = CurrentDeviceInBackward.apply
         x = torch.ones(3, device=ZERO, requires_grad=True)
-        note(note(note(x * 2).to(ONE) * 3).to(ZERO) * 4).sum().backward()
+        with torch.autograd.set_multithreading_enabled(device_threads):
+            note(note(note(x * 2).to(ONE) * 3).to(ZERO) * 4).sum().backward()
         self.assertEqual(
             [row[:2] for row in CurrentDeviceInBackward.seen], [(0, 0), (1, 1), (0, 0)]
         )
         threads = [row[2] for row in CurrentDeviceInBackward.seen]
         self.assertEqual(threads[0], threads[2])
-        self.assertEqual(len({*threads, threading.get_ident()}), 3)
+        expected = 3 if device_threads else 1
+        self.assertEqual(len({*threads, threading.get_ident()}), expected)
 
     def test_error_in_a_device_thread(self):
         class Fails(torch.autograd.Function):

@@ -54,6 +54,9 @@ class TestForeignOperators(HologramTestCase):
         super().setUp()
         extension()
         self.ops = torch.ops.hologram_test
+        # Or what an earlier test left counts as executed, but not as recorded.
+        hologram.flush()
+        hologram.reset_stream_stats()
 
     def is_pending(self) -> bool:
         counts = hologram.stream_stats()
