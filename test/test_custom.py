@@ -537,7 +537,8 @@ class TestTorch(HologramTestCase):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(errors, [])
+        for error in errors:
+            raise error
         self.assertEqual(sorted(o.name.split("::")[1] for o in made), names)
         x = torch.ones(3, device="hologram")
         for operator in made:
