@@ -387,6 +387,16 @@ class TestRules(HologramTestCase):
                     self.assertEqual(result.cpu(), expected, msg=name)
                     self.assertGreater(counts["recorded"], 0, msg=name)
 
+    def test_17_wider_operands_are_rounded_to_half_precision(self):
+        x = torch.linspace(0.5, 2, 64)
+        for dtype, other in ((torch.float16, torch.float32), (torch.bfloat16, torch.int64)):
+            half, wide = x.to(dtype), torch.tensor(65520, dtype=other)
+            for function in (torch.addcdiv, torch.addcmul):
+                for operands in ((half, wide, half), (half, half, wide)):
+                    expected = function(*operands, value=0.5)
+                    result = function(*(t.hologram() for t in operands), value=0.5)
+                    self.assertEqual(result.cpu(), expected, rtol=0, atol=0)
+
     def test_18_products_are_rounded_before_they_are_added(self):
         for dtype in FLOATS:
             x = torch.randn(1000).to(dtype).to("hologram")

@@ -356,6 +356,7 @@ struct Rule {
   bool parameter;        // the last operand is a number that has no say in the dtype
   bool number_operands;  // numbers are operands like 0-dim tensors, in torch's eyes
   bool cpu_numbers;      // 0-dim CPU tensors are taken as numbers
+  bool widens;           // half precision is computed in float32, operands unrounded
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -445,7 +446,12 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     }
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     tensors.push_back(tensor);
-    if (recordable_block(tensor) == nullptr || !group_dtype(tensor->dtype().toScalarType())) {
+    const auto own = group_dtype(tensor->dtype().toScalarType());
+    if (recordable_block(tensor) == nullptr || !own) {
+      return false;
+    }
+    // torch rounds what is wider to half precision before it computes.
+    if (rule.widens && is_half(*dtype) && *own != *dtype && *own != DType::b8) {
       return false;
     }
     if (first == nullptr) {
@@ -605,7 +611,8 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                   .one_dtype = false,
                   .parameter = false,
                   .number_operands = op != Op::pow,
-                  .cpu_numbers = true};
+                  .cpu_numbers = true,
+                  .widens = false};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -658,7 +665,8 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
                   .one_dtype = has(kOneDtype),
                   .parameter = has(kParameter),
                   .number_operands = false,
-                  .cpu_numbers = has(kCpuNumbers)};
+                  .cpu_numbers = has(kCpuNumbers),
+                  .widens = !has(kRoundsEach)};
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
@@ -715,7 +723,8 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
                     .one_dtype = false,
                     .parameter = false,
                     .number_operands = false,
-                    .cpu_numbers = true};
+                    .cpu_numbers = true,
+                    .widens = true};
     if (!prepare(rule, in, nullptr, fresh, prepared)) {
       return false;
     }
