@@ -210,7 +210,9 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 2))
 
 
-class TestAccelerate(HologramTestCase):
+class AccelerateTestCase(HologramTestCase):
+    """Accelerate keeps its state in the process and in the environment: each test has its own."""
+
     def setUp(self) -> None:
         super().setUp()
         from accelerate.state import AcceleratorState
@@ -221,6 +223,8 @@ class TestAccelerate(HologramTestCase):
         AcceleratorState._reset_state(reset_partial_state=True)
         self.addCleanup(AcceleratorState._reset_state, reset_partial_state=True)
 
+
+class TestAccelerate(AccelerateTestCase):
     @parametrize("precision", ["no", "bf16"])
     def test_training(self, precision):
         from accelerate import Accelerator
@@ -341,18 +345,12 @@ def tokenizer():
     )
 
 
-class TestTransformers(HologramTestCase):
+class TestTransformers(AccelerateTestCase):
     def setUp(self) -> None:
         super().setUp()
-        environment = unittest.mock.patch.dict("os.environ")
-        environment.start()
-        self.addCleanup(environment.stop)
-        from accelerate.state import AcceleratorState
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        AcceleratorState._reset_state(reset_partial_state=True)
-        self.addCleanup(AcceleratorState._reset_state, reset_partial_state=True)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     import numpy.typing as npt
+    from typing_extensions import Self
 
 __all__ = ["Buffer", "Executor", "torch_dtype"]
 
@@ -64,7 +65,31 @@ def torch_dtype(dtype: npt.DTypeLike) -> torch.dtype:
     return found
 
 
-class Executor:
+class _Closing:
+    """A context manager that closes itself at the end; closed ones cannot be entered."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Executor(_Closing):
     """Allocates buffers on the device of one backend.
 
     A context manager: at its end the executor is closed, and the buffers it has allocated with it.
@@ -195,18 +220,6 @@ class Executor:
             for buffer in list(self._buffers):
                 buffer.close()
 
-    def __enter__(self) -> Executor:
-        self._check_open()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "" if self._open else ", closed"
         return f"Executor(backend={self.backend!r}, device={str(self._device)!r}{state})"
@@ -222,7 +235,7 @@ class Executor:
             raise RuntimeError("the executor is closed")
 
 
-class Buffer(_C.HostView):
+class Buffer(_C.HostView, _Closing):
     """Elements of one dtype in device memory. :meth:`Executor.allocate` makes buffers.
 
     On the CPU backend a buffer has the buffer protocol: ``memoryview(buffer)`` and
@@ -410,24 +423,17 @@ class Buffer(_C.HostView):
         self._array = np.empty(0, self._array.dtype)
         self._f32 = self._i32 = -1
 
-    def __enter__(self) -> Buffer:
-        self._data()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # ---- inside ----
 
-    def _data(self) -> torch.Tensor:
+    def _check_open(self) -> None:
         if self._tensor is None:
             self._raise_closed()
-        return self._tensor
+
+    def _data(self) -> torch.Tensor:
+        tensor = self._tensor
+        if tensor is None:
+            self._raise_closed()
+        return tensor
 
     def _memory(self) -> npt.NDArray[Any]:
         """The memory, when all that is recorded of it has run."""

@@ -352,18 +352,16 @@ def cross_entropy(
         ValueError: there is no such reduction, or ``logits`` and ``target`` differ in length.
         RuntimeError: the shapes or dtypes do not go together.
     """
-
-    def loss(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
-        return functional.cross_entropy(
-            x,
-            y,
-            w,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-        )
-
-    return _apply(loss, executor, logits, target, weight)
+    return _apply(
+        functional.cross_entropy,
+        executor,
+        logits,
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def binary_cross_entropy(
@@ -381,11 +379,7 @@ def binary_cross_entropy(
         ValueError: there is no such reduction, or ``target`` is of another shape.
         RuntimeError: an element of ``x`` is not from 0 to 1.
     """
-
-    def loss(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
-        return functional.binary_cross_entropy(x, y, w, reduction=reduction)
-
-    return _apply(loss, executor, x, target, weight)
+    return _apply(functional.binary_cross_entropy, executor, x, target, weight, reduction=reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -400,8 +394,11 @@ def binary_cross_entropy_with_logits(
     Raises:
         ValueError: there is no such reduction, or ``target`` is of another shape.
     """
-
-    def loss(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
-        return functional.binary_cross_entropy_with_logits(x, y, w, reduction=reduction)
-
-    return _apply(loss, executor, logits, target, weight)
+    return _apply(
+        functional.binary_cross_entropy_with_logits,
+        executor,
+        logits,
+        target,
+        weight,
+        reduction=reduction,
+    )

@@ -297,10 +297,13 @@ void Block::operator delete(void* block) noexcept {
   spare.blocks[spare.count++] = block;
 }
 
+static c10::DataPtr data_of(Block* block, c10::DeviceIndex device) {
+  return {block->data, block, &release_device_bytes, hologram_device(device)};
+}
+
 c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
   auto& pool = device_memory(device);
-  auto* block = make_block(pool, device, allocate_bytes(pool, nbytes, device), nbytes);
-  return {block->data, block, &release_device_bytes, hologram_device(device)};
+  return data_of(make_block(pool, device, allocate_bytes(pool, nbytes, device), nbytes), device);
 }
 
 ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
@@ -318,29 +321,28 @@ void install_result_allocator() {
   }
 }
 
+static c10::Storage storage_of(c10::DataPtr bytes, size_t nbytes, bool resizable) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                            nbytes, std::move(bytes),
+                                                            device_allocator(), resizable));
+}
+
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), nbytes, allocate_block(nbytes, device),
-      device_allocator(), /*resizable=*/true));
+  return storage_of(allocate_block(nbytes, device), nbytes, /*resizable=*/true);
 }
 
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {
   auto& pool = device_memory(device);
   const auto taken =
       or_out_of_memory(device, [&] { return pool.allocate_in_class(class_index, nbytes); });
-  auto* block = make_block(pool, device, taken.data, nbytes);
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), nbytes,
-      c10::DataPtr(block->data, block, &release_device_bytes, hologram_device(device)),
-      device_allocator(), /*resizable=*/false));
+  return storage_of(data_of(make_block(pool, device, taken.data, nbytes), device), nbytes,
+                    /*resizable=*/false);
 }
 
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
   const size_t nbytes = cpu->nbytes();
   const bool resizable = cpu->resizable();  // not where its bytes belong to somebody else
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), nbytes, bytes_over(std::move(cpu), device, Limit::holds),
-      device_allocator(), resizable));
+  return storage_of(bytes_over(std::move(cpu), device, Limit::holds), nbytes, resizable);
 }
 
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {

@@ -346,17 +346,17 @@ bool is_same_view(const c10::TensorImpl* a, const c10::TensorImpl* b) {
 // How an operation treats its operands.
 struct Rule {
   DTypeSet dtypes;
-  bool condition;        // the first operand is a bool of its own
-  bool predicate;        // the result is bool
-  bool makes_floats;     // of integers
-  bool keeps_numbers;    // numbers are not rounded to half precision
-  bool exact_out;        // the result is not converted to the dtype of `out`
-  bool no_bool;          // bool operands are refused
-  bool one_dtype;        // tensors of different dtypes are refused
-  bool parameter;        // the last operand is a number that has no say in the dtype
-  bool number_operands;  // numbers are operands like 0-dim tensors, in torch's eyes
-  bool cpu_numbers;      // 0-dim CPU tensors are taken as numbers
-  bool widens;           // half precision is computed in float32, operands unrounded
+  bool condition = false;        // the first operand is a bool of its own
+  bool predicate = false;        // the result is bool
+  bool makes_floats = false;     // of integers
+  bool keeps_numbers = false;    // numbers are not rounded to half precision
+  bool exact_out = false;        // the result is not converted to the dtype of `out`
+  bool no_bool = false;          // bool operands are refused
+  bool one_dtype = false;        // tensors of different dtypes are refused
+  bool parameter = false;        // the last operand is a number that has no say in the dtype
+  bool number_operands = false;  // numbers are operands like 0-dim tensors, in torch's eyes
+  bool cpu_numbers = false;      // 0-dim CPU tensors are taken as numbers
+  bool widens = false;           // half precision is computed in float32, operands unrounded
 };
 
 // What all pointwise calls have in common: dtype, shape, result and views of the operands.
@@ -608,11 +608,8 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                   .keeps_numbers = keeps_number(op),
                   .exact_out = wants_exact_out(op),
                   .no_bool = op == Op::sub,
-                  .one_dtype = false,
-                  .parameter = false,
                   .number_operands = op != Op::pow,
-                  .cpu_numbers = true,
-                  .widens = false};
+                  .cpu_numbers = true};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
@@ -656,15 +653,10 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   Prepared prepared;
   const auto has = [&](CompositeTraits trait) { return (composite.traits & trait) != 0; };
   const Rule rule{.dtypes = composite.dtypes,
-                  .condition = false,
-                  .predicate = false,
-                  .makes_floats = false,
                   .keeps_numbers = !has(kRoundsEach) && !has(kRoundsNumbers),
-                  .exact_out = false,
                   .no_bool = has(kNoBool),
                   .one_dtype = has(kOneDtype),
                   .parameter = has(kParameter),
-                  .number_operands = false,
                   .cpu_numbers = has(kCpuNumbers),
                   .widens = !has(kRoundsEach)};
   if (!prepare(rule, in, out, fresh, prepared)) {
@@ -714,15 +706,8 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
   Prepared prepared;
   if (!prepare_alike(program, in, fresh, prepared)) {
     const Rule rule{.dtypes = kReal,
-                    .condition = false,
                     .predicate = program.is_predicate(),
-                    .makes_floats = false,
                     .keeps_numbers = true,
-                    .exact_out = false,
-                    .no_bool = false,
-                    .one_dtype = false,
-                    .parameter = false,
-                    .number_operands = false,
                     .cpu_numbers = true,
                     .widens = true};
     if (!prepare(rule, in, nullptr, fresh, prepared)) {
