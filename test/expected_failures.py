@@ -8,7 +8,7 @@ docs/testing.md explains the terms.
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
 EXPECTED: dict[str, str] = {
     **{
-        f"foreach:_foreach_add:bfloat16:{phase}": "self + alpha * other: torch rounds once, but "
+        f"foreach:_foreach_add:*float16:{phase}": "self + alpha * other: torch rounds once, but "
         "twice in the last size % 32 elements, and the sums cancel; the device rounds once"
         for phase in ("forward", "noncontiguous", "inplace", "backward", "forward_ad")
     },

@@ -544,6 +544,54 @@ class TestTorch(HologramTestCase):
         for operator in made:
             self.assertEqual(bits(operator(x)), bits(in_python(operator, x)))
 
+    def test_threads_define_while_garbage_is_collected(self):
+        """CPython's ast.parse fails at times where a finalizer lets another thread parse."""
+        run_python(
+            """
+            import ast, gc, sys, threading, torch
+            from torch_hologram import pointwise
+
+            class Garbage:
+                def __init__(self):
+                    self.me = self
+                def __del__(self):
+                    for _ in range(200):
+                        pass
+
+            sys.setswitchinterval(1e-5)
+            gc.set_threshold(50)
+            errors = []
+            done = threading.Event()
+
+            def define(index):
+                try:
+                    for i in range(60):
+                        Garbage()
+                        pointwise(f"threads_{index}_{i}", "x * 3 + exp(x) - (y * 2 + z)")
+                except BaseException as error:
+                    errors.append(error)
+
+            def parse():  # as other libraries do
+                while not done.is_set():
+                    Garbage()
+                    try:
+                        ast.parse("x * 3 + exp(x) - (y * 2 + z)")
+                    except SystemError:
+                        pass
+
+            definers = [threading.Thread(target=define, args=(i,)) for i in range(3)]
+            other = threading.Thread(target=parse)
+            for thread in (other, *definers):
+                thread.start()
+            for thread in definers:
+                thread.join()
+            done.set()
+            other.join()
+            for error in errors:
+                raise error
+            """
+        )
+
 
 class TestDocs(HologramTestCase):
     def test_every_function_is_named(self):

@@ -348,8 +348,13 @@ def tokenizer():
 class TestTransformers(AccelerateTestCase):
     def setUp(self) -> None:
         super().setUp()
+        from torch.utils._device import _device_constructors
         from transformers.utils import logging
 
+        # torch lists what `with torch.device()` is for when it is first asked. transformers asks
+        # while it has a linspace of its own in place of torch's, which would then be left out in
+        # all tests that this process runs later.
+        _device_constructors()
         logging.disable_progress_bar()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

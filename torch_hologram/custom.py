@@ -194,6 +194,26 @@ def _truths(row: str, parts: tuple[int, ...]) -> tuple[int, ...]:
     return parts if _ROWS[row].logical else ()
 
 
+_parsing = threading.RLock()
+
+
+def _tree(text: str) -> ast.Expression:
+    """``ast.parse``, in any number of threads.
+
+    Some versions of CPython, 3.11 among them, count the depth of all threads' trees in one place:
+    where a finalizer lets another thread run while a tree is made, both raise SystemError
+    (python/cpython#106905).
+    The lock keeps our own threads apart; trying again is for others that parse.
+    """
+    with _parsing:
+        for _ in range(100):
+            try:
+                return ast.parse(text, mode="eval")
+            except SystemError:
+                pass
+        return ast.parse(text, mode="eval")
+
+
 class _Parser:
     """Adds an expression to a graph.
 
@@ -211,7 +231,7 @@ class _Parser:
 
     def parse(self) -> int:
         try:
-            tree = ast.parse(self.text, mode="eval")
+            tree = _tree(self.text)
         except SyntaxError as error:
             column = max((error.offset or 1) - 1, 0)
             raise ValueError(self._at(error.msg, error.lineno or 1, column)) from None
