@@ -104,6 +104,11 @@ test-sanitizers: test-core test-tsan test-asan ## All three
 test-mutants: $(DEPS) ## Plant 20 bugs in the stream, one at a time: the tests have to catch each
 	$(PY) tools/mutants.py -n $(JOBS) $(ARGS)
 
+# With the torch of that machine, which has to be built for CUDA: no environment is made.
+test-cuda: ## On a machine with an NVIDIA GPU: build for its torch, run what needs the GPU
+	$(PYTHON) setup.py -q build_ext --inplace
+	$(PYTHON) -m pytest test -m cuda $(ARGS)
+
 # Only pip of the developer's environment is used: every version has an environment of its own.
 test-matrix: $(DEPS) ## Build and test with every supported torch, build with the newest (VERSIONS)
 	nice $(PY) tools/test_matrix.py --jobs $(JOBS) $(VERSIONS)
@@ -173,4 +178,5 @@ help: ## Print this list
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo build wheel sdist test test-full test-core test-tsan test-asan test-sanitizers \
-        test-matrix test-mutants test-package lint format bench bench-check docs check-docs conformance clean distclean help
+        test-cuda test-matrix test-mutants test-package lint format bench bench-check docs check-docs \
+        conformance clean distclean help

@@ -160,7 +160,14 @@ setup(
                 *(["-DHOLOGRAM_ANY_TORCH"] if ANY_TORCH else []),
                 *SANITIZE_FLAGS,
             ],
-            extra_link_args=["-Wl,-O1", "-Wl,--as-needed", *SANITIZE_FLAGS],
+            extra_link_args=[
+                "-Wl,-O1",
+                "-Wl,--as-needed",
+                # torch's. Some compilers would link one of their own statically, and of two in a
+                # process the first message with a number in it is the last.
+                "-l:libstdc++.so.6",
+                *SANITIZE_FLAGS,
+            ],
         )
     ],
     cmdclass={"build_ext": build_ext},

@@ -1,4 +1,8 @@
-"""Hooks of every test: HOLOGRAM_TEST_SHARD=i/n leaves the i-th of n parts of them, 1 <= i <= n."""
+"""Hooks of every test.
+
+HOLOGRAM_TEST_SHARD=i/n leaves the i-th of n parts of them, 1 <= i <= n. Where torch finds no NVIDIA
+GPU those marked `cuda` are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import zlib
 
 import pytest
+import torch
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -35,7 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     index, count = config.stash[SHARD]
-    left = [item for item in items if shard_of(item.nodeid, count) != index]
+
+    def runs(item: pytest.Item) -> bool:
+        if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
+            return False
+        return shard_of(item.nodeid, count) == index
+
+    kept = [item for item in items if runs(item)]
+    left = [item for item in items if not runs(item)]
     if left:
-        items[:] = [item for item in items if shard_of(item.nodeid, count) == index]
+        items[:] = kept
         config.hook.pytest_deselected(items=left)

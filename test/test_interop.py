@@ -1,4 +1,4 @@
-"""Memory shared with NumPy, torch on the CPU, JAX and TensorFlow: hg.from_numpy and DLPack."""
+"""Memory shared with NumPy, torch, JAX, TensorFlow and CuPy: hg.from_numpy and DLPack."""
 
 from __future__ import annotations
 
@@ -418,6 +418,84 @@ class TestOtherLibraries(HologramTestCase):
             assert back.is_hologram and (back * 2).tolist() == [2, 4, 6]
             """,
             env={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            timeout=300,
+        )
+
+
+@pytest.mark.cuda
+class TestGpuLibraries(HologramTestCase):
+    """Arrays of libraries whose memory is on an NVIDIA GPU, which the CPU backend has to copy."""
+
+    def setUp(self):
+        super().setUp()
+        # Work that takes a while, on a stream that nobody else waits for.
+        self.stream = torch.cuda.Stream()
+        self.slow = lambda: torch.cuda._sleep(200_000_000)  # clock cycles: about 0.1 s
+
+    def test_cupy_producer(self):
+        import cupy
+
+        with cupy.cuda.ExternalStream(self.stream.cuda_stream), torch.cuda.stream(self.stream):
+            self.slow()
+            array = cupy.arange(1000, dtype=cupy.float32) * 2
+            copied = hg.from_dlpack(array)
+        self.assertTrue(copied.is_hologram)
+        self.assertEqual((copied + 1).cpu(), torch.arange(1000.0) * 2 + 1)
+        copied.zero_()
+        self.assertEqual(int(array[5]), 10)
+        self.assertTrue(hg.from_dlpack(array, copy=True).is_hologram)
+        with self.assertRaisesRegex(ValueError, "hologram:0 cannot share memory on cuda:0"):
+            hg.from_dlpack(array, copy=False)
+
+    def test_cupy_consumer(self):
+        import cupy
+
+        tensor = torch.arange(1000.0, device="hologram") + 1  # recorded, not yet executed
+        array = cupy.asarray(np.from_dlpack(tensor))
+        tensor.zero_()
+        self.assertEqual(float(array.sum()), 500500.0)
+
+    def test_cuda_tensors(self):
+        with torch.cuda.stream(self.stream):
+            self.slow()
+            source = torch.arange(1000.0, device="cuda") * 2
+            copies = [hg.from_dlpack(source), source.to("hologram"), source.to("hologram:0")]
+        for copy in copies:
+            self.assertTrue(copy.is_hologram)
+            self.assertEqual((copy + 1).cpu(), torch.arange(1000.0) * 2 + 1)
+        recorded = copies[0] * 3
+        self.assertEqual(recorded.to("cuda").cpu(), torch.arange(1000.0) * 6)
+        source.copy_(recorded)
+        self.assertEqual(source.cpu(), torch.arange(1000.0) * 6)
+        with self.assertRaisesRegex(RuntimeError, "same device"):
+            recorded + source
+
+    def test_pinned_memory(self):
+        """The host can use it: it is shared."""
+        import cupy
+
+        size = 4 * 100
+        pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.float32, 100)
+        pinned[:] = 1
+        tensor = hg.from_numpy(pinned)
+        tensor.add_(1)
+        self.assertEqual(tensor.data_ptr(), pinned.ctypes.data)
+        self.assertEqual(float(cupy.asarray(pinned).sum()), 200.0)
+
+    def test_jax_producer(self):
+        """In a process of its own, as above; on the GPU JAX takes most of its memory."""
+        run_python(
+            """
+            import jax, torch
+            import torch_hologram as hg
+
+            array = jax.numpy.arange(1000, dtype="float32") * 2
+            assert next(iter(array.devices())).platform == "gpu"
+            copied = hg.from_dlpack(array)
+            assert copied.is_hologram
+            assert torch.equal((copied + 1).cpu(), torch.arange(1000.0) * 2 + 1)
+            """,
+            env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
             timeout=300,
         )
 
