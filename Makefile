@@ -107,7 +107,7 @@ test-mutants: $(DEPS) ## Plant 20 bugs in the stream, one at a time: the tests h
 # With the torch of that machine, which has to be built for CUDA: no environment is made.
 test-cuda: ## On a machine with an NVIDIA GPU: build for its torch, run what needs the GPU
 	$(PYTHON) setup.py -q build_ext --inplace
-	$(PYTHON) -m pytest test -m cuda $(ARGS)
+	$(PYTHON) -m pytest test --ignore=test/conformance -m cuda $(ARGS)
 
 # Only pip of the developer's environment is used: every version has an environment of its own.
 test-matrix: $(DEPS) ## Build and test with every supported torch, build with the newest (VERSIONS)

@@ -163,8 +163,8 @@ setup(
             extra_link_args=[
                 "-Wl,-O1",
                 "-Wl,--as-needed",
-                # torch's. Some compilers would link one of their own statically, and of two in a
-                # process the first message with a number in it is the last.
+                # The shared one, torch's. Some compilers link their own statically, and where
+                # there are two in a process, writing a number into a message crashes.
                 "-l:libstdc++.so.6",
                 *SANITIZE_FLAGS,
             ],

@@ -46,8 +46,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return False
         return shard_of(item.nodeid, count) == index
 
-    kept = [item for item in items if runs(item)]
-    left = [item for item in items if not runs(item)]
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        (kept if runs(item) else left).append(item)
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)

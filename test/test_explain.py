@@ -255,6 +255,18 @@ class TestPasses(HologramTestCase):
         # Each tensor goes through memory once: 4 loads and 3 stores.
         self.assertEqual(explanation.bytes_moved, 7 * 200 * 4096 * 4)
 
+    @parametrize("kind", ["loop", "foreach", "fused"])
+    def test_torch_optimizers_over_200_tensors_are_few_passes(self, kind):
+        """However the optimizer calls: operator by operator, or `_foreach_`, or `_fused_`."""
+        parameters = [torch.nn.Parameter(ones(4096)) for _ in range(200)]
+        for parameter in parameters:
+            parameter.grad = ones(4096)
+        options = {"foreach": kind == "foreach", "fused": kind == "fused"}
+        optimizer = torch.optim.Adam(parameters, **options)
+        optimizer.step()  # makes the states
+        hologram.synchronize()
+        self.assertLessEqual(self.passes(optimizer.step), 2)
+
     def test_a_reduction_cuts_in_two(self):
         self.assertEqual(self.passes(lambda x: (x * 2) / (x * 2).sum(), ones(1000)), 2)
 

@@ -82,11 +82,10 @@ class _Closing:
     ) -> None:
         self.close()
 
-    def _check_open(self) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what those that close themselves have
 
-    def close(self) -> None:
-        raise NotImplementedError
+        def _check_open(self) -> None: ...
+        def close(self) -> None: ...
 
 
 class Executor(_Closing):
