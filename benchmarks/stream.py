@@ -4,6 +4,7 @@
     python benchmarks/stream.py --only gelu      some chains (--only gelu,adam); prints only
     python benchmarks/stream.py --quick          fewer sizes and pairs; prints only
     python benchmarks/stream.py --check          measure, compare with the committed cpu.json
+    python benchmarks/stream.py --passes         count operations and passes; prints only
 
 Contenders, timed in turns in one process per thread count:
 
@@ -160,6 +161,68 @@ CHAINS = [
     Chain("adam", adam, 4, 12, "adam", 7, ADAM, (0, 2, 3)),
     Chain("adam, 200 tensors", adam_loop, 4, 2400, "adam", 7, ADAM, (0, 2, 3), 200, (4096,)),
 ]
+
+
+# ---- how many passes ----
+
+
+def ten_lines() -> Callable[[], Any]:
+    """The step of README's "Ten lines": a small network, its backward pass, Adam."""
+    x = torch.randn(64, 20, device="hologram")
+    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    model.to("hologram")
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    step()  # makes the optimizer's state
+    return step
+
+
+def chain_program(chain: Chain) -> Callable[[], Any]:
+    """A chain over 1,000 elements on the device, or as many as it is measured with."""
+    count = 1000 if 1000 in chain.sizes else chain.sizes[0]
+    operands = [[x.to("hologram") for x in group] for group in chain.operands(torch.float32, count)]
+    return lambda: chain.call(chain.function, operands)
+
+
+PASSES_HEADER = ("program", "operations", "passes", "fewer", "delegated", "bytes", "one by one")
+
+
+def passes_of(name: str, program: Callable[[], Any]) -> tuple[str, ...]:
+    """What a program records and in how many passes it runs, and the bytes without fusion.
+
+    Operations are instructions of the stream, of which each would be one pass over memory; calls of
+    operators that torch's kernels compute are counted beside them and are the same either way.
+    """
+    hologram.synchronize()
+    hologram.reset_fallback_report()
+    explained = hologram.explain(program)
+    delegated = hologram.fallback_report().calls("delegated")
+    with hologram.eager():
+        hologram.reset_stream_stats()
+        program()
+        alone = hologram.stream_stats()
+    fewer = 1 - explained.passes / explained.instructions
+    return (
+        name,
+        f"{explained.instructions:,}",
+        f"{explained.passes:,}",
+        f"{fewer:.0%}",
+        f"{delegated:,}",
+        f"{explained.bytes_moved:,}",
+        f"{alone['bytes_moved']:,}",
+    )
+
+
+def count_passes(chains: list[Chain]) -> None:
+    """Prints the table of operations and passes."""
+    rows = [passes_of(chain.name, chain_program(chain)) for chain in chains]
+    rows.append(passes_of("README, ten lines: a step", ten_lines()))
+    print(common.text_table(PASSES_HEADER, rows))
 
 
 # ---- the contenders ----
@@ -917,6 +980,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help="compare with the committed ratios")
     parser.add_argument("--quick", action="store_true", help="N = 16, 1e5, 1e6 and fewer pairs")
+    parser.add_argument("--passes", action="store_true", help="count passes, measure nothing")
     parser.add_argument("--only", default="", metavar="CHAINS", help="names, separated by commas")
     parser.add_argument("--worker", type=int, metavar="THREADS", help=argparse.SUPPRESS)
     parser.add_argument("--keys", type=json.loads, help=argparse.SUPPRESS)
@@ -929,6 +993,9 @@ def main() -> int:
     chains = [c for c in CHAINS if not names or any(c.name.startswith(name) for name in names)]
     if not chains and names != ["add"]:
         raise SystemExit(f"no chain of {names}; there are {[c.name for c in CHAINS]}")
+    if arguments.passes:
+        count_passes(chains)
+        return 0
     if arguments.worker:
         keys = None if arguments.keys is None else set(arguments.keys)
         cells = measure_here(arguments.worker, chains, arguments.quick, keys)

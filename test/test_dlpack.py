@@ -329,6 +329,12 @@ class TestAliases(HologramTestCase):
         with self.assertRaisesRegex(ValueError, "on the cpu, but got: hologram:0"):
             torch.hologram.alias_from_cpu(torch.ones(1, device="hologram"))
 
+    def test_no_tensor(self):
+        for alias in (torch.hologram.alias_as_cpu, torch.hologram.alias_from_cpu):
+            for wrong, kind in ((3, "int"), (None, "NoneType"), ([1.0], "list")):
+                with self.assertRaisesRegex(TypeError, f"^expected a tensor, got {kind}$"):
+                    alias(wrong)
+
 
 class TestNumpy(HologramTestCase):
     def test_numpy_is_refused_as_on_cuda(self):

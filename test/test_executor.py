@@ -151,6 +151,12 @@ class TestContraction(HologramTestCase):
         hologram.set_float_contraction(False)
         super().tearDown()
 
+    def test_only_bools(self) -> None:
+        for wrong in ("yes", 1, None, torch.tensor(True)):
+            with self.assertRaisesRegex(TypeError, "expected True or False, got "):
+                hologram.set_float_contraction(wrong)
+        self.assertFalse(hologram.float_contraction())
+
     def numbers(self, dtype) -> list[np.ndarray]:
         generator = np.random.default_rng(0)
         return [generator.standard_normal(1000).astype(dtype) for _ in range(3)]

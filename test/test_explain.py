@@ -221,8 +221,27 @@ total: 1 flush, 2 instructions, 2 passes, 88 B moved""",
 
     def test_nothing(self):
         self.assertExpectedInline(
-            self.text(lambda: None), """total: 0 flushes, 0 instructions, 0 passes, 0 B moved"""
+            self.text(lambda: None),
+            """\
+total: 0 flushes, 0 instructions, 0 passes, 0 B moved
+nothing was recorded: no pointwise operation ran on a hologram tensor; \
+torch.hologram.fallback_report() says what did""",
         )
+        cpu = explain(lambda x: x * 2, torch.ones(3))
+        self.assertEqual(
+            cpu.hint,
+            "nothing was recorded: there is a tensor on cpu, and only operations on hologram "
+            'tensors are, see .to("hologram")',
+        )
+        self.assertTrue(str(cpu).endswith(cpu.hint))
+        self.assertEqual(explain(lambda: torch.ones(3, device="hologram") * 2).hint, "")
+
+    def test_shown(self):
+        explanation = explain(lambda x: x * 2 + 1, torch.ones(3, device="hologram"))
+        self.assertEqual(repr(explanation), str(explanation))
+        html = explanation._repr_html_()
+        self.assertIn("<td>total</td><td></td><td>2</td><td>1</td>", html)
+        self.assertIn("<pre>flush 1 (end)", html)
 
 
 class TestPasses(HologramTestCase):

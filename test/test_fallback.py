@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -63,6 +64,10 @@ class TestReport(HologramTestCase):
         torch.sort(self.x)
         lines = str(torch.hologram.fallback_report()).splitlines()
         self.assertRegex(lines[0], r"operator +kind +calls")
+        self.assertEqual(repr(torch.hologram.fallback_report()), "\n".join(lines))
+        html = torch.hologram.fallback_report()._repr_html_()
+        self.assertRegex(html, r"<td>aten::sort\S*</td><td>delegated</td><td>1</td>")
+        self.assertIn("<caption>operator calls: native", html)
         (row,) = (line for line in lines if line.startswith("aten::sort"))
         self.assertRegex(row, r"aten::sort\S* +delegated +1$")
         self.assertRegex(lines[-1], "native .* delegated .* copied 0")
@@ -101,6 +106,23 @@ class TestMode(HologramTestCase):
             torch.sort(self.x)
         self.assertEqual((self.x + self.x).device.type, "hologram")
         self.assertEqual(torch.hologram.fallback_report().calls("delegated"), 0)
+
+    def test_printing_is_no_call(self):
+        """torch asks a tensor's numbers for what it prints of them, such as the largest."""
+        x = torch.tensor([[1.5, -2e-7], [math.nan, 4e8]], device="hologram")
+        tensors = [x, x.t(), x[0], x.double(), x > 0, x.long(), x.to(torch.complex64).conj()]
+        tensors += [torch.nn.Parameter(x), torch.zeros(0, 3, device="hologram"), x.bfloat16()]
+        tensors += [torch.arange(5000.0, device="hologram"), torch.tensor(2.5, device="hologram")]
+        shown = [repr(tensor.cpu().detach()) for tensor in tensors]
+        torch.hologram.set_fallback_mode("error")
+        torch.hologram.reset_fallback_report()
+        for tensor, expected in zip(tensors, shown, strict=True):
+            text = repr(tensor)
+            self.assertIn("device='hologram:0'", text)
+            start = expected.split("tensor(")[1].split("]")[0].rstrip(")")
+            self.assertIn("".join(start.split()), "".join(text.split()))
+        f"{x}", str(x)
+        self.assertEqual(len(torch.hologram.fallback_report()), 0)
 
     def test_unknown_mode(self):
         with self.assertRaisesRegex(ValueError, "'allow', 'warn' or 'error', but got 'maybe'"):

@@ -118,6 +118,11 @@ class TestStatistics(HologramTestCase):
             for column in ("current", "peak", "allocated", "freed"):
                 self.assertGreaterEqual(stats[f"{key}.all.{column}"], 0)
         self.assertGreater(stats["limit_bytes"], 0)
+        self.assertEqual(dict(stats), {key: stats[key] for key in stats})
+        lines = repr(stats).splitlines()
+        self.assertEqual(len(lines), len(stats) + 2)
+        self.assertRegex(lines[0], "^entry +value$")
+        self.assertIn(f"<td>limit_bytes</td><td>{stats['limit_bytes']}</td>", stats._repr_html_())
 
     def test_stats_by_pool(self):
         before = torch.hologram.memory_stats()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import math
+import pickle
+import re
 
 import numpy as np
 import torch
@@ -74,6 +78,47 @@ class TestExecutor(SdkTestCase):
             torch_hologram.train_step, torch_hologram.tensor_to_buffer
             torch_hologram.buffer_to_tensor
             """
+        )
+
+    def test_pickling_says_what_to_do(self):
+        for thing, name in ((self.executor, "Executor"), (self.executor.allocate(3), "Buffer")):
+            for call in (pickle.dumps, copy.copy, copy.deepcopy):
+                with self.assertRaisesRegex(TypeError, rf"cannot pickle .* {name}\(.*to_numpy"):
+                    call(thing)
+
+    def test_devices(self):
+        run_python(
+            """
+            import torch, torch_hologram as hg
+            assert str(hg.Executor().device) == "hologram:0"
+            with torch.hologram.device(1):
+                for backend in ("auto", "cpu", hg.BackendType.CPU):
+                    executor = hg.Executor(backend)
+                    assert str(executor.device) == "hologram:1"
+                a = executor.allocate(4)
+                assert hg.buffer_to_tensor(a).device.index == 1
+                assert str(hg.Executor(device=0).device) == "hologram:0"
+            for device in (1, "hologram:1", torch.device("hologram:1")):
+                assert str(hg.Executor(device=device).device) == "hologram:1"
+                assert str(hg.Executor("cpu", device).device) == "hologram:1"
+            e, f = hg.Executor(device=1), hg.Executor()
+            b = e.allocate_boundary(90, 1, 16)
+            hg.ops.fill(e, b, 2.0)
+            hg.ops.vector_add(e, a, b, b)
+            assert b.to_numpy().tolist() == [2.0] * 4 and b.class_index == 90
+            for device, kind, text in (
+                (2, RuntimeError, "2 is out of range: 2 device"),
+                ("cpu", ValueError, "Expected a hologram device, but got: cpu"),
+                (1.5, TypeError, "1.5"),
+            ):
+                try:
+                    hg.Executor(device=device)
+                except kind as error:
+                    assert text in str(error), error
+                else:
+                    raise AssertionError(device)
+            """,
+            env={"HOLOGRAM_CPU_DEVICES": "2"},
         )
 
     def test_allocate(self):
@@ -213,7 +258,11 @@ class TestBuffer(SdkTestCase):
         for call, kind, text in (
             (lambda: buffer.from_numpy([1.0]), TypeError, "expected a numpy array, got list"),
             (lambda: buffer.from_numpy(np.zeros(3)), TypeError, "float64 for a buffer of float32"),
-            (lambda: buffer.from_numpy(torch.zeros(3)), TypeError, "float32"),
+            (
+                lambda: buffer.from_numpy(torch.zeros(3)),
+                TypeError,
+                "expected a numpy array, got Tensor: hg.tensor_to_buffer takes tensors",
+            ),
             (
                 lambda: buffer.from_numpy(np.zeros(4, "f4")),
                 ValueError,
@@ -229,6 +278,32 @@ class TestBuffer(SdkTestCase):
             with self.assertRaisesRegex(kind, text):
                 call()
         self.assertEqual(buffer.to_numpy().tolist(), [1.0, 2.0, 3.0])
+
+    def test_fill_refuses_what_the_dtype_cannot_hold(self):
+        for dtype, right, wrong in (
+            ("int8", (-128, 127, 2.0, np.int64(3), True), (128, 2.7, -129.0, math.nan, math.inf)),
+            ("uint8", (0, 255, 7.0), (-1, 256, 0.5)),
+            ("int64", (-(2**63), 2**63 - 1), (2**63, 1e19, 0.1)),
+            ("uint64", (0, 5), (-1, 2**64)),
+            ("bool", (0, 1, True, 1.0), (2, -1, 0.5)),
+        ):
+            buffer = self.executor.allocate(2, dtype)
+            for value in right:
+                buffer.fill(value)
+                self.assertEqual(buffer.to_numpy().tolist(), [int(value)] * 2)
+            for value in wrong:
+                text = f"a buffer of {dtype} cannot hold {re.escape(repr(value))}"
+                with self.assertRaisesRegex(RuntimeError, text):
+                    buffer.fill(value)
+            self.assertEqual(buffer.to_numpy().tolist(), [int(right[-1])] * 2)
+            with self.assertRaises(TypeError):
+                buffer.fill("1")
+        floats = self.executor.allocate(2)
+        for value in (2.7, -1, math.inf):
+            floats.fill(value)
+            self.assertEqual(floats.to_numpy()[0], np.float32(value))
+        with self.assertRaisesRegex(RuntimeError, "cannot be converted|overflow"):
+            self.executor.allocate(2, "float16").fill(1e39)
 
     def test_no_elements(self):
         for dtype in DTYPES:
@@ -529,7 +604,7 @@ class TestBackend(SdkTestCase):
         self.assertIs(hg.get_default_backend(), hg.BackendType.CPU)
         self.assertTrue(backend.is_available("cpu") and backend.is_available(hg.BackendType.CPU))
         self.assertFalse(hg.is_cuda_available() or hg.is_metal_available())
-        self.assertEqual(backend.require("cpu"), (hg.BackendType.CPU, 0))
+        self.assertEqual(backend.require("cpu"), hg.BackendType.CPU)
 
     def test_auto(self):
         for executor in (hg.Executor(), hg.Executor("auto"), hg.Executor(hg.BackendType.CPU)):

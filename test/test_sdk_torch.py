@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
-import math
 import pickle
-import sys
-import types
 import warnings
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase
 from torch.nn import functional as F
 from torch.testing._internal.common_utils import run_tests
 
@@ -387,8 +383,11 @@ class TestModules(SdkTestCase):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         x = torch.ones(2, 6)
         for call, kind, text in (
-            (lambda: hg.nn.Linear(None, 2, 3), TypeError, "expected an Executor, got None"),
-            (lambda: hg.nn.Linear("cpu", 2, 3), TypeError, "expected an Executor or None, got str"),
+            (lambda: hg.nn.Linear(None, 2, 3), TypeError, "takes an Executor first, got NoneType"),
+            (lambda: hg.nn.Linear("cpu", 2, 3), TypeError, "takes an Executor first, got str"),
+            (lambda: hg.nn.Linear(3, 4), TypeError, "takes an Executor first, got int"),
+            (lambda: hg.nn.Linear(in_features=3), TypeError, "Executor first, got NoneType"),
+            (lambda: hg.nn.Linear(self.executor, 3), TypeError, "out_features"),
             (lambda: hg.nn.Linear(closed, 2, 3), RuntimeError, "the executor is closed"),
             (lambda: hg.nn.ReLU(closed), RuntimeError, "the executor is closed"),
             (lambda: hg.nn.ReLU(executor=3), TypeError, "expected an Executor or None, got int"),
@@ -412,183 +411,6 @@ class TestModules(SdkTestCase):
         ):
             with self.assertRaisesRegex(kind, text):
                 call()
-
-
-class TestCompat(SdkTestCase):
-    def setUp(self):
-        super().setUp()
-        hg.compat.install()
-        import hologram_ffi
-
-        self.ffi = hologram_ffi
-        self.handle = hologram_ffi.new_executor_with_backend("cpu")
-
-    def tearDown(self):
-        self.ffi.executor_cleanup(self.handle)
-        hg.compat.uninstall()
-        super().tearDown()
-
-    def buffer(self, values, dtype="float32"):
-        handle = self.ffi.executor_allocate_buffer(self.handle, len(values), dtype)
-        self.ffi.buffer_copy_from_slice(handle, json.dumps(values))
-        return handle
-
-    def values(self, handle):
-        return json.loads(self.ffi.buffer_to_vec(handle))
-
-    def test_modules(self):
-        hg.compat.install()  # twice
-        import hologram
-        import hologram.backend
-        import hologram_torch
-        import hologram_torch.nn
-        from hologram.ops import vector_add
-
-        self.assertIs(hologram.Executor, hg.Executor)
-        self.assertIs(hologram.Buffer, hg.Buffer)
-        self.assertIs(hologram.backend.get_default_backend, hg.get_default_backend)
-        self.assertIs(vector_add, hg.ops.vector_add)
-        self.assertIs(hologram_torch.nn.Linear, hg.nn.Linear)
-        self.assertIs(hologram_torch.functional, hg.functional)
-        self.assertIs(hologram_torch.tensor_to_buffer, hg.tensor_to_buffer)
-        self.assertIs(hologram_torch.buffer_to_tensor, hg.buffer_to_tensor)
-        for module in (hologram, hologram_torch, self.ffi):
-            self.assertTrue(all(hasattr(module, name) for name in module.__all__))
-
-    def test_uninstall(self):
-        hg.compat.uninstall()
-        hg.compat.uninstall()
-        self.assertFalse(
-            [name for name in sys.modules if name.split(".")[0] in ("hologram", "hologram_ffi")]
-        )
-        with self.assertRaises(ModuleNotFoundError):
-            import hologram_ffi  # noqa: F401
-
-    def test_a_real_package_stays(self):
-        hg.compat.uninstall()
-        real = types.ModuleType("hologram")
-        real.__file__ = "/somewhere/hologram.py"
-        sys.modules["hologram"] = real
-        try:
-            with self.assertRaisesRegex(
-                ImportError, "'hologram'.*/somewhere/hologram.py"
-            ) as caught:
-                hg.compat.install()
-            self.assertEqual(caught.exception.name, "hologram")
-            self.assertIs(sys.modules["hologram"], real)
-            self.assertNotIn("hologram_ffi", sys.modules)
-        finally:
-            del sys.modules["hologram"]
-
-    def test_executors(self):
-        for make in (self.ffi.new_executor, self.ffi.new_executor_auto):
-            handle = make()
-            self.assertIs(type(handle), int)
-            self.assertEqual(self.ffi.executor_backend(handle), "cpu")
-            self.ffi.executor_synchronize(handle)
-            buffer = self.ffi.executor_allocate_buffer(handle, 3)
-            self.ffi.executor_cleanup(handle)
-            with self.assertRaisesRegex(ValueError, f"no executor has the handle {handle}"):
-                self.ffi.executor_allocate_buffer(handle, 3)
-            with self.assertRaisesRegex(ValueError, f"no buffer has the handle {buffer}"):
-                self.ffi.buffer_to_vec(buffer)
-        with self.assertRaisesRegex(RuntimeError, "'metal' is not available"):
-            self.ffi.new_executor_with_backend("metal")
-        self.assertFalse(self.ffi.is_cuda_available() or self.ffi.is_metal_available())
-
-    def test_json(self):
-        handle = self.buffer([1, 2.5, -3, math.inf])
-        self.assertEqual(self.values(handle), [1.0, 2.5, -3.0, math.inf])
-        self.assertEqual(self.ffi.buffer_length(handle), 4)
-        self.ffi.buffer_copy_from_slice(handle, "[NaN, 0, 0, 0]")
-        self.assertTrue(math.isnan(self.values(handle)[0]))
-        for text, kind, message in (
-            ("[1, 2]", ValueError, "2 elements for a buffer of 4 elements"),
-            ("3", ValueError, "expected a JSON array, got int"),
-            ("[1, 2", ValueError, "Expecting"),
-            ('[1, "2", null, [3]]', TypeError, "takes no NoneType, list, str from JSON"),
-            ("[true, 1, 2, 3]", TypeError, "takes no bool from JSON"),
-        ):
-            with self.assertRaisesRegex(kind, message):
-                self.ffi.buffer_copy_from_slice(handle, text)
-        with self.assertRaisesRegex(TypeError, "buffer of int32 takes no float"):
-            self.buffer([1.5], "int32")
-        self.assertEqual(self.values(self.buffer([True, False], "bool")), [True, False])
-
-    def test_bytes_and_pointers(self):
-        handle = self.buffer([1.0, 2.0])
-        data = self.ffi.buffer_to_bytes(handle)
-        self.assertEqual(data, np.array([1, 2], "f4").tobytes())
-        self.ffi.buffer_copy_from_bytes(handle, data[::-1][:4] + data[:4])
-        self.assertEqual(self.values(handle)[1], 1.0)
-        address = self.ffi.buffer_as_mut_ptr(handle)
-        self.assertEqual(address, self.ffi.buffer_as_ptr(handle))
-        (np.ctypeslib.ctypes.c_float * 2).from_address(address)[:] = [7.0, 8.0]
-        self.assertEqual(self.values(handle), [7.0, 8.0])
-
-    def test_fill_copy_cleanup(self):
-        a, b = self.buffer([1.0, 2.0]), self.buffer([0.0, 0.0])
-        self.ffi.buffer_copy(a, b)
-        self.ffi.buffer_fill(a, 5.0)
-        self.assertEqual((self.values(a), self.values(b)), ([5.0, 5.0], [1.0, 2.0]))
-        self.ffi.buffer_cleanup(a)
-        for call in (self.ffi.buffer_cleanup, self.ffi.buffer_to_vec, self.ffi.buffer_as_ptr):
-            with self.assertRaisesRegex(
-                ValueError, f"no buffer has the handle {a}: it was cleaned"
-            ):
-                call(a)
-        with self.assertRaisesRegex(ValueError, f"no buffer has the handle {self.handle}"):
-            self.ffi.buffer_to_vec(self.handle)
-        with self.assertRaisesRegex(TypeError, "buffer handles are integers, not str"):
-            self.ffi.buffer_to_vec("1")
-        # Small tensors of other tests fill the classes from the first one on.
-        boundary = self.ffi.executor_allocate_boundary_buffer(self.handle, 90, 2, 8)
-        self.assertEqual(self.values(boundary), [0.0] * 4)
-
-    def test_operations(self):
-        for name, count in hg.ops.BUFFERS.items():
-            suffix = "" if name.endswith("_i32") else "_f32"
-            dtype = "int32" if name.endswith("_i32") else "float32"
-            arrays = [
-                np.arange(1, 5).astype(dtype) / 8 if suffix else np.arange(1, 5)
-                for _ in range(count)
-            ]
-            numbers = {
-                "gemm": (2, 2, 2),
-                "matvec": (2, 2),
-                "vector_clip": (0.2, 0.4, 4),
-                "scalar_add": (0.5, 4),
-                "scalar_mul": (0.5, 4),
-                "fill": (0.5, 4),
-            }.get(name, (4,))
-            handles = [self.buffer(array.tolist(), dtype) for array in arrays]
-            buffers = [self.executor.allocate(4, dtype) for _ in arrays]
-            for buffer, array in zip(buffers, arrays, strict=True):
-                buffer.from_numpy(array.astype(dtype))
-            with self.subTest(name=name):
-                got = getattr(self.ffi, name + suffix)(self.handle, *handles, *numbers)
-                expected = getattr(hg.ops, name)(self.executor, *buffers, *numbers)
-                self.assertEqual(got, expected)
-                self.assertEqual(self.values(handles[-1]), buffers[-1].to_numpy().tolist())
-        with self.assertRaisesRegex(ValueError, "no buffer has the handle 0"):
-            self.ffi.vector_add_f32(self.handle, 0, 0, 0, 4)
-        with self.assertRaisesRegex(ValueError, "no executor has the handle 0"):
-            self.ffi.vector_add_f32(0, *handles, 4)
-
-    def test_without_the_package_having_been_used(self):
-        run_python(
-            """
-            import torch_hologram.compat
-            torch_hologram.compat.install()
-            import hologram_ffi as ffi
-            executor = ffi.new_executor()
-            a, b, c = (ffi.executor_allocate_buffer(executor, 3) for _ in range(3))
-            ffi.buffer_copy_from_slice(a, "[1, 2, 3]")
-            ffi.buffer_copy_from_slice(b, "[10, 20, 30]")
-            ffi.vector_add_f32(executor, a, b, c, 3)
-            assert ffi.buffer_to_vec(c) == "[11.0, 22.0, 33.0]"
-            """
-        )
 
 
 if __name__ == "__main__":

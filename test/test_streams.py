@@ -106,6 +106,14 @@ class TestStreams(HologramTestCase):
                 )
             )
 
+    def test_no_stream(self):
+        for call in (torch.hologram.set_stream, torch.hologram.stream):
+            for wrong, text in ((3, "int: 3"), ("hologram", "str: 'hologram'"), (0, "int: 0")):
+                with self.assertRaisesRegex(TypeError, f"torch.Stream or None, got {text}"):
+                    call(wrong)
+        with torch.hologram.stream(None):
+            torch.hologram.set_stream(None)
+
 
 class TestEvents(HologramTestCase):
     def test_is_a_torch_event(self):

@@ -8,9 +8,9 @@ Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is 
 
 from __future__ import annotations
 
+import typing as _typing
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
-from typing import Any as _Any
 
 # True until the last line of this file has run; see _autoload().
 _importing = True
@@ -89,18 +89,65 @@ _LAZY = {
     "train_step": "nn",
 }
 
+# For type checkers, which need it written out; test_sdk.py compares it with the table above.
+__all__ = [
+    "BackendType",
+    "Buffer",
+    "Executor",
+    "PointwiseOperator",
+    "__version__",
+    "backend",
+    "buffer_to_tensor",
+    "compat",
+    "flush_before",
+    "from_dlpack",
+    "from_numpy",
+    "functional",
+    "get_default_backend",
+    "include_path",
+    "integrations",
+    "is_cuda_available",
+    "is_metal_available",
+    "nn",
+    "ops",
+    "pointwise",
+    "tensor_to_buffer",
+    "to_dlpack",
+    "train_step",
+]
 
-def __getattr__(name: str) -> _Any:
-    if name == "__version__":
-        from torch_hologram._build_info import VERSION
+if _typing.TYPE_CHECKING:
+    from torch_hologram import backend, compat, functional, integrations, nn, ops
+    from torch_hologram.backend import (
+        BackendType,
+        get_default_backend,
+        is_cuda_available,
+        is_metal_available,
+    )
+    from torch_hologram.custom import PointwiseOperator, pointwise
+    from torch_hologram.executor import Buffer, Executor
+    from torch_hologram.functional import buffer_to_tensor, tensor_to_buffer
+    from torch_hologram.interop import from_dlpack, from_numpy, to_dlpack
+    from torch_hologram.nn import train_step
 
-        return VERSION
-    if name in _LAZY:
-        module = _import_module(f"torch_hologram.{_LAZY[name]}")
-        found = module if name == _LAZY[name] else getattr(module, name)
-        globals()[name] = found  # so that this function is asked once for each name
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __version__: str
+else:  # a checker that saw this would take every name for one of the package's
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name == "__version__":
+            from torch_hologram._build_info import VERSION
+
+            return VERSION
+        if name in _LAZY:
+            module = _import_module(f"torch_hologram.{_LAZY[name]}")
+            found = module if name == _LAZY[name] else getattr(module, name)
+            globals()[name] = found  # so that this function is asked once for each name
+            return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 import torch  # noqa: E402  (_autoload may be called before this line has finished)

@@ -5,8 +5,13 @@ The device's matrix products are the CPU's, so what torch measured on the CPU ho
 
 from __future__ import annotations
 
-import torch
+import functools
+from typing import Any
 
+import torch
+import torch._tensor_str
+
+from torch_hologram import _C
 from torch_hologram._device import DEVICE_TYPE
 
 
@@ -36,6 +41,26 @@ def _accumulate_as_on_the_cpu() -> None:
     options.LinearCrossEntropyOptions._resolve_auto_acc_dtype = staticmethod(resolve)  # type: ignore[method-assign]
 
 
+def _print_on_the_cpu() -> None:
+    """Has torch read the numbers it prints in host memory.
+
+    As for mps and xla, of which it makes copies by their names. Otherwise it computes what it wants
+    to know of them, such as their largest, on the device: counted as delegated calls of the user's,
+    and refused where those are an error.
+    """
+    theirs = torch._tensor_str._tensor_str
+
+    @functools.wraps(theirs)
+    def ours(self: torch.Tensor, indent: int) -> Any:
+        plain = type(self) in (torch.Tensor, torch.nn.Parameter) and self.layout == torch.strided
+        if plain and self.device.type == DEVICE_TYPE and not self.is_quantized:
+            self = _C.alias_as_cpu(self)
+        return theirs(self, indent)
+
+    torch._tensor_str._tensor_str = ours
+
+
 def register() -> None:
     """Extends torch's tables of devices."""
     _accumulate_as_on_the_cpu()
+    _print_on_the_cpu()

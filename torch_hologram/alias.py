@@ -22,8 +22,10 @@ def alias_as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     either are seen by both, and neither autograd nor version counters know of them.
 
     Raises:
+        TypeError: ``tensor`` is no tensor.
         ValueError: the tensor is not on a hologram device.
     """
+    _check(tensor)
     if tensor.device.type != DEVICE_TYPE:
         raise ValueError(f"Expected a tensor on a {DEVICE_TYPE} device, but got: {tensor.device}")
     return _C.alias_as_cpu(tensor)
@@ -37,9 +39,16 @@ def alias_from_cpu(tensor: torch.Tensor, device: Device = None) -> torch.Tensor:
         device: where the result is, by default the current device.
 
     Raises:
+        TypeError: ``tensor`` is no tensor.
         ValueError: the tensor is not on the CPU.
     """
+    _check(tensor)
     if tensor.device.type != "cpu":
         raise ValueError(f"Expected a tensor on the cpu, but got: {tensor.device}")
     lazy_init()
     return _C.alias_from_cpu(tensor, device_index(device))
+
+
+def _check(tensor: object) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {type(tensor).__name__}")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import enum
 import functools
+from typing import TYPE_CHECKING
 
 from torch_hologram import devices
+from torch_hologram._device import device_index
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
 
 __all__ = [
     "PRIORITY",
@@ -15,12 +20,16 @@ __all__ = [
     "is_available",
     "is_cuda_available",
     "is_metal_available",
+    "locate",
     "require",
 ]
 
 
-class BackendType(enum.Enum):
-    """A kind of hardware, by its name."""
+class BackendType(str, enum.Enum):
+    """A kind of hardware. Each is a string, its name: ``BackendType.CPU == "cpu"``."""
+
+    __str__ = str.__str__
+    __format__ = str.__format__  # type: ignore[assignment]
 
     METAL = "metal"
     CUDA = "cuda"
@@ -36,8 +45,7 @@ def _devices() -> dict[BackendType, int]:
     """The first device of each backend that is there."""
     found: dict[BackendType, int] = {}
     for index in range(devices.device_count()):
-        name = devices.get_device_properties(index).backend
-        found.setdefault(BackendType(name), index)
+        found.setdefault(_backend_of(index), index)
     return found
 
 
@@ -71,11 +79,11 @@ def get_default_backend() -> BackendType:
     Raises:
         RuntimeError: there is none.
     """
-    return require("auto")[0]
+    return require("auto")
 
 
-def require(backend: str | BackendType) -> tuple[BackendType, int]:
-    """Returns a backend, by its name or ``"auto"``, and the index of its first device.
+def require(backend: str | BackendType) -> BackendType:
+    """Returns a backend that is there, by its name or ``"auto"``.
 
     Raises:
         ValueError: there is no backend of that name at all.
@@ -85,16 +93,45 @@ def require(backend: str | BackendType) -> tuple[BackendType, int]:
     if backend == "auto":
         for candidate in PRIORITY:
             if candidate in there:
-                return candidate, there[candidate]
+                return candidate
         raise RuntimeError("no hologram backend is available: there is no device")
     wanted = _type_of(backend)
     if wanted in there:
-        return wanted, there[wanted]
+        return wanted
     names = ", ".join(found.value for found in available()) or "none"
     raise RuntimeError(
         f"hologram backend {wanted.value!r} is not available: this build of torch_hologram has no "
         f"{wanted.name} device (available: {names})"
     )
+
+
+def locate(backend: str | BackendType, device: Device = None) -> tuple[BackendType, int]:
+    """Returns a backend and the index of one of its devices.
+
+    Args:
+        backend: its name or ``"auto"``, which with a device is the device's.
+        device: the device, by default the current one if it is of the backend, else the first.
+
+    Raises:
+        ValueError: there is no backend of that name at all, or the device is of another backend or
+            no hologram device.
+        RuntimeError: the backend or the device is not there.
+    """
+    wanted = require(backend)
+    index = device_index(device)
+    found = _backend_of(index)
+    if wanted == found:
+        return found, index
+    if device is None:
+        return wanted, _devices()[wanted]
+    if backend == "auto":
+        return found, index
+    raise ValueError(f"hologram:{index} is a device of the backend {found}, not of {wanted}")
+
+
+@functools.cache
+def _backend_of(index: int) -> BackendType:
+    return BackendType(devices.get_device_properties(index).backend)
 
 
 def _type_of(backend: str | BackendType) -> BackendType:

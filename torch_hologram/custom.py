@@ -9,7 +9,9 @@ operators of their own: so they fuse, and have gradients in their turn.
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
+import itertools
 import keyword
 import math
 import operator
@@ -91,7 +93,29 @@ _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "round": round,
 }
 
+# What other libraries call some of the functions.
+_SYNONYMS = {
+    "absolute": "abs",
+    "clip": "clamp",
+    "fabs": "abs",
+    "ln": "log",
+    "max": "maximum",
+    "min": "minimum",
+    "negative": "neg",
+    "power": "pow",
+    "rint": "round",
+}
+_MODULES = ("F", "math", "np", "numpy", "torch", "torch.nn.functional")
+# Names that are numbers elsewhere.
+_CONSTANTS = {"inf": "1e999", "pi": repr(math.pi), "tau": repr(math.tau)}
+
 Number: TypeAlias = int | float
+
+
+def _meant(function: str) -> str:
+    """The function of the op table that a name resembles, or the name."""
+    close = difflib.get_close_matches(function, _ROWS, 1)
+    return _SYNONYMS.get(function) or (close[0] if close else function)
 
 
 @dataclass(frozen=True)
@@ -233,8 +257,11 @@ class _Parser:
         try:
             tree = _tree(self.text)
         except SyntaxError as error:
-            column = max((error.offset or 1) - 1, 0)
-            raise ValueError(self._at(error.msg, error.lineno or 1, column)) from None
+            if error.offset:
+                raise ValueError(self._at(error.msg, error.lineno or 1, error.offset - 1)) from None
+            lines = self.text.splitlines() or [""]  # it has no offset where the text ends too early
+            message = f"{error.msg}, the expression is not complete"
+            raise ValueError(self._at(message, len(lines), len(lines[-1]))) from None
         except (RecursionError, MemoryError):
             raise ValueError(f"{self.what} is nested too deeply") from None
         except ValueError as error:  # such as a null character
@@ -269,6 +296,12 @@ class _Parser:
             case ast.Name(id=name):
                 if name in _ROWS:
                     self._refuse(node, f"{name!r} is a function: {name}(...)")
+                if self.allowed is None and name in _CONSTANTS:
+                    self._refuse(
+                        node,
+                        f"{name!r} would be an operand: write the number {_CONSTANTS[name]}, or "
+                        "name all operands in operands=",
+                    )
                 if self.allowed is not None and name not in self.allowed:
                     names = ", ".join(self.allowed)
                     self._refuse(node, f"unknown operand {name!r}: the operands are {names}")
@@ -294,12 +327,21 @@ class _Parser:
                 self._refuse(node, "'if' is of Python: write where(condition, x, y)")
             case ast.Call(func=ast.Name(id=name)):
                 return self._call(node, name)
+            case ast.Call(func=ast.Attribute(value=value, attr=name)):
+                operands = [ast.unparse(part) for part in node.args]
+                if ast.unparse(value) not in _MODULES:
+                    operands.insert(0, ast.unparse(value))
+                call = f"{_meant(name)}({', '.join(operands)})"
+                self._refuse(node, f"calls have no dots: write {call}")
         kind = type(node.op if isinstance(node, ast.BinOp) else node).__name__
         self._refuse(node, f"{kind} is not supported: expressions have names, numbers, operators")
 
     def _call(self, node: ast.Call, name: str) -> int:
         if name not in _ROWS:
-            self._refuse(node, f"unknown function {name!r}: there are {', '.join(sorted(_ROWS))}")
+            meant = _meant(name)
+            known = f"there are {', '.join(sorted(_ROWS))}"
+            hint = known if meant == name else f"did you mean {meant}?"
+            self._refuse(node, f"unknown function {name!r}: {hint}")
         if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
             self._refuse(node, f"{name}() takes its operands by position")
         arity = _ROWS[name].arity
@@ -750,7 +792,8 @@ class PointwiseOperator:
         expression: what it computes.
         operands: their names, in order.
         derivative: as it was given.
-        op: the operator of torch, ``torch.ops.namespace.name.default``.
+        op: the operator of torch, ``torch.ops.namespace.name.default``. Its own name ends in
+            ``__definition_2`` and so on where the name was defined before.
     """
 
     __slots__ = ("_call", "derivative", "expression", "name", "op", "operands")
@@ -814,6 +857,10 @@ class PointwiseOperator:
                 kind = type(given[name]).__name__
                 raise TypeError(f"{function}: {name} must be a tensor, not {kind}") from None
 
+    def _is(self, expression: str, operands: tuple[str, ...], derivative: Derivative) -> bool:
+        ours = self.expression, self.operands, self.derivative
+        return ours == (expression, operands, derivative)
+
     def __repr__(self) -> str:
         return f"<pointwise {self.name}({', '.join(self.operands)}) = {self.expression}>"
 
@@ -832,7 +879,7 @@ def _restore(
         known = _defined.get(name)
         if known is None:
             return pointwise(name, expression, derivative=derivative, operands=operands)
-    if (known.expression, known.operands, known.derivative) != (expression, operands, derivative):
+    if not known._is(expression, operands, derivative):
         raise ValueError(f"the operator {name} is defined otherwise here: {known}")
     return known
 
@@ -845,6 +892,10 @@ def pointwise(
     operands: Sequence[str] | None = None,
 ) -> PointwiseOperator:
     """Defines a pointwise operator by an expression.
+
+    A name can be defined again, as when the cell of a notebook is run twice. The same definition
+    gives the operator that is there; with another one the name, also in ``torch.ops``, stands for
+    that from now on. What was made before goes on computing what it was made for.
 
     An expression has names of operands, numbers, ``+ - * / **``, unary ``-``, comparisons, which
     ``& | ^ ~`` join, and the functions of the op table: ``abs``, ``clamp``, ``cos``, ``erf``,
@@ -876,7 +927,8 @@ def pointwise(
         what to call.
 
     Raises:
-        ValueError: the name is no identifier or is taken; the expression, or a derivative, is not
+        ValueError: the name is no identifier, or one of an operator that this function has not
+            defined; the expression, or a derivative, is not
             in the grammar, has an unknown function, an unknown operand, or none; an operand is
             named but not used; or there are more or fewer derivatives than operands. The message
             says where.
@@ -901,12 +953,25 @@ def pointwise(
     else:
         gradients = _given(name, program, derivative)
     with _lock:
-        made = _Operator(qualified, program, gradients)
+        known = _defined.get(qualified)
+        if known is not None and known._is(expression, program.operands, derivative):
+            return known
+        made = _Operator(qualified if known is None else _next(qualified), program, gradients)
         public = PointwiseOperator(
             qualified, expression, program.operands, derivative, made.overload
         )
         _defined[qualified] = public
+        if known is not None:  # torch.ops.namespace.name is the newest one too
+            space, short = qualified.split("::")
+            setattr(getattr(torch.ops, space), short, made.overload.overloadpacket)
     return public
+
+
+def _next(name: str) -> str:
+    """The name, in torch, of another definition of an operator. torch keeps the first for good."""
+    return next(
+        other for i in itertools.count(2) if not _is_defined(other := f"{name}__definition_{i}")
+    )
 
 
 def _qualified(name: str) -> str:

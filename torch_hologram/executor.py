@@ -15,7 +15,7 @@ import torch
 
 from torch_hologram import _C, boundary, devices
 from torch_hologram._device import DEVICE_TYPE, lazy_init
-from torch_hologram.backend import BackendType, require
+from torch_hologram.backend import BackendType, locate
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-__all__ = ["Buffer", "Executor", "torch_dtype"]
+    from torch_hologram._device import Device
+
+__all__ = ["Buffer", "Executor", "numpy_dtype", "torch_dtype"]
 
 # Of a buffer's elements.
 _DTYPES: dict[np.dtype[Any], torch.dtype] = {
@@ -65,6 +67,18 @@ def torch_dtype(dtype: npt.DTypeLike) -> torch.dtype:
     return found
 
 
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Returns NumPy's name of torch's dtype.
+
+    Raises:
+        TypeError: NumPy has no such dtype.
+    """
+    for kind, name in _DTYPES.items():
+        if name == dtype:
+            return kind
+    raise TypeError(f"hologram buffers have no dtype {dtype}: NumPy has none of that name")
+
+
 class _Closing:
     """A context manager that closes itself at the end; closed ones cannot be entered."""
 
@@ -82,6 +96,12 @@ class _Closing:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot pickle or copy {self!r}: it is memory of this process. Pickle "
+            "buffer.to_numpy(), and allocate a buffer where it is loaded"
+        )
+
     if TYPE_CHECKING:  # what those that close themselves have
 
         def _check_open(self) -> None: ...
@@ -96,18 +116,22 @@ class Executor(_Closing):
     Args:
         backend: ``"cpu"``, ``"cuda"``, ``"metal"`` or ``"auto"``, which is the first of Metal, CUDA
             and CPU that is there.
+        device: which of the backend's devices, such as ``"hologram:1"`` or 1. By default the
+            current one (``torch.hologram.device``) if it is of that backend, else the first.
 
     Raises:
-        ValueError: there is no backend of that name at all.
-        RuntimeError: the backend is not there.
+        TypeError: ``backend`` is no string, or ``device`` no device.
+        ValueError: there is no backend of that name at all, or the device is of another backend or
+            type.
+        RuntimeError: the backend or the device is not there.
     """
 
     __slots__ = ("__weakref__", "_backend", "_buffers", "_device", "_open")
 
-    def __init__(self, backend: str | BackendType = "auto") -> None:
+    def __init__(self, backend: str | BackendType = "auto", device: Device = None) -> None:
         self._open = False
         lazy_init()
-        self._backend, index = require(backend)
+        self._backend, index = locate(backend, device)
         self._device = torch.device(DEVICE_TYPE, index)
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._open = True
@@ -360,9 +384,19 @@ class Buffer(_C.HostView, _Closing):
         """Gives every element a value.
 
         Raises:
+            TypeError: ``value`` is no number.
             RuntimeError: the dtype cannot hold the value.
         """
-        self._data().fill_(value)
+        self._data().fill_(self._held(value))
+
+    def _held(self, value: Any) -> Any:
+        """The value, if it is one that integers and bools do not change: torch would cut it off."""
+        kind = self._array.dtype
+        if kind.kind in "iub" and isinstance(value, (int, float, np.integer, np.floating)):
+            low, high = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+            if not low <= value <= high or value != int(value):
+                raise RuntimeError(f"a buffer of {kind} cannot hold {value!r}")
+        return value
 
     def copy_to(self, other: Buffer) -> None:
         """Copies all elements to a buffer of the same length and dtype.
@@ -457,7 +491,10 @@ class Buffer(_C.HostView, _Closing):
     def _raise_closed(self) -> NoReturn:
         raise RuntimeError(f"the buffer of {self.size} elements of {self.dtype} is closed")
 
-    def _flat(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _flat(self, array: Any) -> np.ndarray[Any, Any]:
+        if not isinstance(array, np.ndarray):  # has a shape and a dtype nevertheless
+            hint = ": hg.tensor_to_buffer takes tensors" if isinstance(array, torch.Tensor) else ""
+            raise TypeError(f"expected a numpy array, got {type(array).__name__}{hint}")
         if array.dtype != self._array.dtype:
             raise TypeError(f"an array of {array.dtype} for a buffer of {self._array.dtype}")
         if array.size != self.size:
@@ -467,9 +504,7 @@ class Buffer(_C.HostView, _Closing):
 
 def _host_array(data: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's memory as an array, which does not keep it."""
-    kind = next((known for known, name in _DTYPES.items() if name == data.dtype), None)
-    if kind is None:
-        raise TypeError(f"hologram buffers have no dtype {data.dtype}: NumPy has none of that name")
+    kind = numpy_dtype(data.dtype)
     if data.numel() == 0:
         return np.empty(0, kind)
     memory = (ctypes.c_char * (data.numel() * kind.itemsize)).from_address(address_of(data))

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from torch_hologram import _C
-from torch_hologram._device import lazy_init
+from torch_hologram._device import DEVICE_TYPE, lazy_init
+from torch_hologram.tables import html_table, preformatted
 
 __all__ = ["Explanation", "FlushExplanation", "PassExplanation", "explain"]
 
@@ -68,17 +69,19 @@ class FlushExplanation:
         return sum(part.bytes_loaded + part.bytes_stored for part in self.passes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """What :func:`explain` returns; ``str()`` gives all of it.
+    """What :func:`explain` returns; shown as text.
 
     Attributes:
         result: what the function returned.
         flushes: the programs, in the order in which they were flushed on each device.
+        hint: where nothing was recorded, why that may be; else empty.
     """
 
     result: Any
     flushes: tuple[FlushExplanation, ...]
+    hint: str = ""
 
     @property
     def instructions(self) -> int:
@@ -124,10 +127,21 @@ class Explanation:
             f"{_count(self.instructions, 'instruction')}, "
             f"{_count(self.passes, 'pass', 'passes')}, {self.bytes_moved} B moved"
         )
+        if self.hint:
+            out.append(self.hint)
         return "\n".join(out)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        header = ("flush", "reason", "instructions", "passes", "bytes moved")
+        rows: list[tuple[object, ...]] = [
+            (number, flush.reason, len(flush.recorded), len(flush.passes), flush.bytes_moved)
+            for number, flush in enumerate(self.flushes, 1)
+        ]
+        rows.append(("total", "", self.instructions, self.passes, self.bytes_moved))
+        return html_table(header, rows) + preformatted(self.text())
 
 
 def _count(number: int, singular: str, plural: str | None = None) -> str:
@@ -174,7 +188,23 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         _explaining = False
         for index in devices:
             rows += [(index, row) for row in _C.end_capture(index)]
-    return Explanation(result, tuple(_flush_of(index, row) for index, row in rows))
+    flushes = tuple(_flush_of(index, row) for index, row in rows)
+    hint = "" if flushes else _why_nothing(result, args, kwargs)
+    return Explanation(result, flushes, hint)
+
+
+def _why_nothing(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensors = [part for part in (*args, *kwargs.values(), result) if isinstance(part, torch.Tensor)]
+    elsewhere = [tensor.device for tensor in tensors if tensor.device.type != DEVICE_TYPE]
+    if elsewhere:
+        return (
+            f"nothing was recorded: there is a tensor on {elsewhere[0]}, and only operations on "
+            f'{DEVICE_TYPE} tensors are, see .to("{DEVICE_TYPE}")'
+        )
+    return (
+        f"nothing was recorded: no pointwise operation ran on a {DEVICE_TYPE} tensor; "
+        "torch.hologram.fallback_report() says what did"
+    )
 
 
 _explaining = False

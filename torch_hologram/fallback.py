@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch_hologram import _C
+from torch_hologram.tables import html_table, text_table
 
 __all__ = [
     "FallbackReport",
@@ -37,9 +38,9 @@ class FallbackRow:
     calls: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FallbackReport:
-    """Calls per operator; ``str()`` gives a table.
+    """Calls per operator; shown as a table.
 
     Attributes:
         rows: copied, delegated, then native ones, and within each the most frequent first.
@@ -61,15 +62,22 @@ class FallbackReport:
         """Returns the operators that ran in a way, with the number of calls of each."""
         return {row.operator: row.calls for row in self.rows if row.kind == kind}
 
-    def __str__(self) -> str:
-        total = " ".join(f"{kind} {self.calls(kind)}" for kind in get_args(Kind))
+    def _total(self) -> str:
+        kinds = " ".join(f"{kind} {self.calls(kind)}" for kind in get_args(Kind))
+        return f"operator calls: {kinds}"
+
+    def _cells(self) -> list[tuple[object, ...]]:
+        return [(row.operator, row.kind, row.calls) for row in self.rows]
+
+    def __repr__(self) -> str:
         if not self.rows:
-            return f"operator calls: {total}"
-        width = max(len("operator"), *(len(row.operator) for row in self.rows))
-        lines = [f"{'operator':{width}}  {'kind':9}  {'calls':>9}", "-" * (width + 22)]
-        lines += [f"{row.operator:{width}}  {row.kind:9}  {row.calls:9}" for row in self.rows]
-        lines += ["-" * (width + 22), f"operator calls: {total}"]
-        return "\n".join(lines)
+            return self._total()
+        table = text_table(("operator", "kind", "calls"), self._cells())
+        rule = table.splitlines()[1]
+        return f"{table}\n{rule}\n{self._total()}"
+
+    def _repr_html_(self) -> str:
+        return html_table(("operator", "kind", "calls"), self._cells(), self._total())
 
 
 _ORDER: tuple[Kind, ...] = ("copied", "delegated", "native")

@@ -207,9 +207,9 @@ _FLAG_READ_ONLY = 1
 _capsule_is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_is_valid.restype = ctypes.c_int
 _capsule_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.restype = ctypes.c_void_p
+capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def _on_host(data: Any) -> bool:
@@ -230,13 +230,13 @@ def _check(capsule: Any, what: str, copy: bool | None) -> None:
     """Raises ValueError for what torch does not look at."""
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         managed = DLManagedTensorVersioned.from_address(
-            _capsule_pointer(capsule, b"dltensor_versioned")
+            capsule_pointer(capsule, b"dltensor_versioned")
         )
         if managed.version[0] != 1:  # of which nothing else is known; torch says so
             return
         tensor, read_only = managed.dl_tensor, bool(managed.flags & _FLAG_READ_ONLY)
     elif _capsule_is_valid(capsule, b"dltensor"):
-        tensor, read_only = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor")), False
+        tensor, read_only = DLTensor.from_address(capsule_pointer(capsule, b"dltensor")), False
     else:  # used up; torch says so
         return
     strides = tensor.strides[: tensor.ndim] if tensor.strides else []

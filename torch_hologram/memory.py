@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from torch_hologram import _C, boundary
 from torch_hologram._device import device_index, is_initialized, lazy_init
+from torch_hologram.tables import Statistics
 
 if TYPE_CHECKING:
     from torch_hologram._device import Device
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def memory_stats(device: Device = None) -> OrderedDict[str, int]:
+def memory_stats(device: Device = None) -> Statistics:
     """Returns the allocator's statistics of a device, by default the current one.
 
     The names are those of ``torch.cuda.memory_stats``. Each of ``allocation``, ``segment``,
@@ -47,14 +47,14 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     memory, aliased CPU tensors. The allocated and reserved bytes include it.
 
     Returns:
-        a sorted dictionary, empty if the device has not been used yet.
+        a sorted dictionary that shows itself as a table, empty if the device has not been used yet.
 
     Raises:
         RuntimeError: there is no device of that index.
     """
     if not is_initialized():
-        return OrderedDict()
-    return OrderedDict(sorted(_C.memory_stats(device_index(device)).items()))
+        return Statistics()
+    return Statistics(sorted(_C.memory_stats(device_index(device)).items()))
 
 
 def memory_allocated(device: Device = None) -> int:
@@ -215,7 +215,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary_head(index: int, stats: OrderedDict[str, int]) -> list[str]:
+def _summary_head(index: int, stats: Statistics) -> list[str]:
     if not stats:
         return [f"hologram:{index} memory, not used yet"]
     classes = boundary.usage(index)

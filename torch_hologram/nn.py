@@ -46,6 +46,15 @@ def _device_of(executor: Executor | None) -> torch.device | None:
     return executor.device
 
 
+def _executor(first: Any) -> Executor:
+    if isinstance(first, Executor):
+        return first
+    raise TypeError(
+        "Linear(executor, in_features, out_features) takes an Executor first, got "
+        f"{type(first).__name__}"
+    )
+
+
 class Linear(torch.nn.Linear):
     """``x @ weight.T + bias``: (..., in_features) to (..., out_features).
 
@@ -61,6 +70,14 @@ class Linear(torch.nn.Linear):
         RuntimeError: the executor is closed.
     """
 
+    def __new__(cls, *arguments: Any, **options: Any) -> Linear:
+        # Before Python counts the arguments: Linear(3, 4), as of torch, lacks the executor and not
+        # `out_features`. Copies and pickles are made without arguments, and the arguments of a
+        # subclass are its own.
+        if cls is Linear and (arguments or options):
+            _executor(arguments[0] if arguments else options.get("executor"))
+        return super().__new__(cls)
+
     def __init__(
         self,
         executor: Executor,
@@ -69,9 +86,7 @@ class Linear(torch.nn.Linear):
         bias: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if executor is None:
-            raise TypeError("expected an Executor, got None")
-        device = _device_of(executor)
+        device = _device_of(_executor(executor))
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: Operand) -> torch.Tensor:

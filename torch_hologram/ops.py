@@ -11,67 +11,114 @@ where an argument is of another type or a buffer of another dtype, and ``Runtime
 executor or a buffer is closed.
 """
 
+# The declared functions get their bodies from _operation():
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch.nn import functional
+from torch.nn import functional as torch_functional
 
 from torch_hologram.executor import Buffer, Executor, address_of
 
+__all__ = [
+    "BUFFERS",
+    "binary_cross_entropy_loss",
+    "cross_entropy_loss",
+    "exp",
+    "fill",
+    "gelu",
+    "gemm",
+    "log",
+    "mad",
+    "matvec",
+    "memcpy",
+    "mse_loss",
+    "reduce_max",
+    "reduce_min",
+    "reduce_sum",
+    "scalar_add",
+    "scalar_mul",
+    "sigmoid",
+    "softmax",
+    "sqrt",
+    "tanh",
+    "vector_abs",
+    "vector_add",
+    "vector_add_i32",
+    "vector_clip",
+    "vector_div",
+    "vector_div_i32",
+    "vector_max",
+    "vector_min",
+    "vector_mul",
+    "vector_mul_i32",
+    "vector_neg",
+    "vector_relu",
+    "vector_sub",
+    "vector_sub_i32",
+]
+
 _FLOAT = torch.float32
 _INT = torch.int32
-_INT_MIN = torch.iinfo(_INT).min
+
+# How many buffers each function takes.
+BUFFERS: dict[str, int] = {"gemm": 3, "matvec": 3}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class _Operation:
-    """A function of this module: its text, of which Python makes one with a signature of its own.
+def _operation(code: str) -> Callable[[_Function], _Function]:
+    """Gives a function of this module its body.
 
-    What is called is written into the function, and buffers of equal lengths are asked one question
-    each: small operations are as quick as torch's.
+    The function declares parameters and result, for readers and type checkers. What it does is
+    written around ``code`` and compiled: ``code`` is of tensors, which have the names of the
+    buffers. It is the result where the function returns a float, and writes the last buffer where
+    it returns nothing. What is called stands in the function itself, and buffers of equal lengths
+    are asked one question each: small operations are as quick as torch's.
     """
 
-    name: str
-    buffers: str  # in the order of the parameters; results, if any, last
-    code: str  # of the tensors, which have the names of the buffers
-    doc: str
-    numbers: str = ""  # parameters after the buffers
-    returns: bool = False  # `code` is the result, a float; else it writes the last buffer
-    dtype: torch.dtype = _FLOAT
-
-    def define(self) -> Callable[..., Any]:
-        buffers = self.buffers.split()
-        length = "_f32" if self.dtype == _FLOAT else "_i32"
-        of = buffers[0] if self.returns else buffers[-1]
-        equal = " == ".join(f"{name}.{length}" for name in buffers)
-        pairs = ", ".join(f'("{name}", {name})' for name in buffers)
+    def define(declared: _Function) -> _Function:
+        name = declared.__name__
+        signature = inspect.signature(declared)
+        parameters = signature.parameters.values()
+        buffers = [p.name for p in parameters if p.annotation == "Buffer"]
+        returns = signature.return_annotation == "float"
+        dtype, length = (_INT, "_i32") if name.endswith("_i32") else (_FLOAT, "_f32")
+        of = buffers[0] if returns else buffers[-1]
+        equal = " == ".join(f"{buffer}.{length}" for buffer in buffers)
+        pairs = ", ".join(f'("{buffer}", {buffer})' for buffer in buffers)
+        names = [p.name if p.default is p.empty else f"{p.name}=None" for p in parameters]
         text = f"""
-def {self.name}({", ".join(["executor", *buffers, *self.numbers.split(), "n=None"])}):
+def {name}({", ".join(names)}):
     try:
         quick = n is None and executor._open and {equal} >= 0
     except AttributeError:  # something else than an executor and buffers
         quick = False
     if quick:
-        {"; ".join(f"{name} = {name}._tensor" for name in buffers)}
+        {"; ".join(f"{buffer} = {buffer}._tensor" for buffer in buffers)}
     else:
-        {", ".join(buffers)}, = checked("{self.name}", executor, dtype, ({pairs},), n, {of!r})
-    {"return " if self.returns else ""}{self.code}
+        {", ".join(buffers)}, = checked("{name}", executor, dtype, ({pairs},), n, {of!r})
+    {"return " if returns else ""}{code}
 """
-        namespace: dict[str, Any] = {**_NAMES, "checked": _checked, "dtype": self.dtype}
-        exec(compile(text, f"<{__name__}.{self.name}>", "exec"), namespace)
-        function: Callable[..., Any] = namespace[self.name]
-        function.__doc__ = self.doc
-        function.__module__ = __name__
-        return function
+        namespace: dict[str, Any] = {**_NAMES, "checked": checked, "dtype": dtype}
+        exec(compile(text, f"<{__name__}.{name}>", "exec"), namespace)
+        BUFFERS[name] = len(buffers)
+        functools.update_wrapper(namespace[name], declared)
+        written: _Function = namespace[name]
+        return written
+
+    return define
 
 
-def _checked(
+def checked(
     name: str,
     executor: Executor,
     dtype: torch.dtype,
@@ -170,12 +217,12 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n:
             and executor._open
             and (a._own and b._own and c._own and a is not c is not b)
         )
+        if quick:
+            x, y, z = a._data().view(m, k), b._data().view(k, n), c._data().view(m, n)
     except (AttributeError, TypeError):  # something else than an executor, buffers and integers
         quick = False
     if quick:
-        x, y, z = a._tensor, b._tensor, c._tensor
-        assert x is not None and y is not None and z is not None
-        torch.mm(x.view(m, k), y.view(k, n), out=z.view(m, n))
+        torch.mm(x, y, out=z)
     else:
         operands = (("a", a, ("m", "k")), ("b", b, ("k", "n")), ("c", c, ("m", "n")))
         _multiply(torch.mm, *_matrices("gemm", executor, operands, {"m": m, "k": k, "n": n}))
@@ -190,12 +237,12 @@ def matvec(executor: Executor, a: Buffer, x: Buffer, y: Buffer, m: int, n: int) 
             and (x._f32 == n and y._f32 == m and executor._open)
             and (a._own and x._own and y._own and a is not y is not x)
         )
+        if quick:
+            matrix, vector, out = a._data().view(m, n), x._data(), y._data()
     except (AttributeError, TypeError):
         quick = False
     if quick:
-        matrix, vector, out = a._tensor, x._tensor, y._tensor
-        assert matrix is not None and vector is not None
-        torch.mv(matrix.view(m, n), vector, out=out)
+        torch.mv(matrix, vector, out=out)
     else:
         operands = (("a", a, ("m", "n")), ("x", x, ("n",)), ("y", y, ("m",)))
         _multiply(torch.mv, *_matrices("matvec", executor, operands, {"m": m, "n": n}))
@@ -222,126 +269,231 @@ def _extreme(
     return function(a).item()
 
 
+# What the code of an operation calls.
 _NAMES = {
     "torch": torch,
-    "functional": functional,
+    "functional": torch_functional,
     "divide": _divide,
     "extreme": _extreme,
     "gelu_tanh": torch._C._nn.gelu,
 }
-_NAN = "NaN where either operand is."
 
-_OPERATIONS = (
-    _Operation("vector_add", "a b c", "torch.add(a, b, out=c)", "``c = a + b``."),
-    _Operation("vector_sub", "a b c", "torch.sub(a, b, out=c)", "``c = a - b``."),
-    _Operation("vector_mul", "a b c", "torch.mul(a, b, out=c)", "``c = a * b``."),
-    _Operation("vector_div", "a b c", "torch.div(a, b, out=c)", "``c = a / b``."),
-    _Operation("vector_min", "a b c", "torch.minimum(a, b, out=c)", f"``c = min(a, b)``, {_NAN}"),
-    _Operation("vector_max", "a b c", "torch.maximum(a, b, out=c)", f"``c = max(a, b)``, {_NAN}"),
-    _Operation("vector_abs", "a c", "torch.abs(a, out=c)", "``c = |a|``."),
-    _Operation("vector_neg", "a c", "torch.neg(a, out=c)", "``c = -a``."),
-    _Operation("vector_relu", "a c", "c.copy_(torch.relu(a))", "``c = max(a, 0)``, NaN of NaN."),
-    _Operation(
-        "vector_clip",
-        "a c",
-        "torch.clamp(a, low, high, out=c)",
-        "``c = min(max(a, low), high)``, NaN of NaN.",
-        "low high",
-    ),
-    _Operation("scalar_add", "a c", "torch.add(a, value, out=c)", "``c = a + value``.", "value"),
-    _Operation("scalar_mul", "a c", "torch.mul(a, value, out=c)", "``c = a * value``.", "value"),
-    _Operation("sigmoid", "a c", "torch.sigmoid(a, out=c)", "``c = 1 / (1 + exp(-a))``."),
-    _Operation("tanh", "a c", "torch.tanh(a, out=c)", "``c = tanh(a)``."),
-    _Operation(
-        "gelu",
-        "a c",
-        'gelu_tanh(a, approximate="tanh", out=c)',
-        "``c = 0.5 * a * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 * a**3)))``.\n\n"
-        '    The tanh form, ``torch.nn.functional.gelu(a, approximate="tanh")``, from Hendrycks\n'
-        "    and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415.\n    ",
-    ),
-    _Operation(
-        "softmax",
-        "a c",
-        "torch.softmax(a, 0, out=c)",
-        "``c = exp(a - max(a)) / sum(exp(a - max(a)))``: all elements are one row.",
-    ),
-    _Operation(
-        "mad",
-        "a b c d",
-        "torch.add(torch.mul(a, b), c, out=d)",
-        "``d = a * b + c``, the product rounded before the sum.",
-    ),
-    _Operation("memcpy", "a c", "c.copy_(a)", "``c = a``."),
-    _Operation("fill", "c", "c.fill_(value)", "``c = value``.", "value"),
-    _Operation("reduce_sum", "a", "a.sum().item()", "Returns the sum, 0 of none.", returns=True),
-    _Operation(
-        "reduce_min",
-        "a",
-        'extreme("reduce_min", torch.amin, a)',
-        "Returns the smallest element, NaN where there is one.\n\n"
-        "    Raises:\n        RuntimeError: there is no element.\n    ",
-        returns=True,
-    ),
-    _Operation(
-        "reduce_max",
-        "a",
-        'extreme("reduce_max", torch.amax, a)',
-        "Returns the largest element, NaN where there is one.\n\n"
-        "    Raises:\n        RuntimeError: there is no element.\n    ",
-        returns=True,
-    ),
-    _Operation(
-        "mse_loss",
-        "predictions targets",
-        "functional.mse_loss(predictions, targets).item()",
-        "Returns the mean of ``(predictions - targets)**2``, NaN of none.",
-        returns=True,
-    ),
-    _Operation(
-        "cross_entropy_loss",
-        "predictions targets",
-        "-(targets * torch.log(predictions).clamp(min=-100)).mean().item()",
-        "Returns ``-sum(targets * log(predictions)) / n``, NaN of none.\n\n"
-        "    Predictions are probabilities; the logarithm is -100 at least, as of\n"
-        "    :class:`torch.nn.BCELoss`.\n    ",
-        returns=True,
-    ),
-    _Operation(
-        "binary_cross_entropy_loss",
-        "predictions targets",
-        "functional.binary_cross_entropy(predictions, targets).item()",
-        "Returns ``-sum(t * log(p) + (1 - t) * log(1 - p)) / n``, NaN of none.\n\n"
-        "    As :class:`torch.nn.BCELoss`: the logarithms are -100 at least.\n\n"
-        "    Raises:\n        RuntimeError: a prediction is not from 0 to 1.\n    ",
-        returns=True,
-    ),
-    _Operation(
-        "vector_add_i32", "a b c", "torch.add(a, b, out=c)", "``c = a + b``, wraps.", dtype=_INT
-    ),
-    _Operation(
-        "vector_sub_i32", "a b c", "torch.sub(a, b, out=c)", "``c = a - b``, wraps.", dtype=_INT
-    ),
-    _Operation(
-        "vector_mul_i32", "a b c", "torch.mul(a, b, out=c)", "``c = a * b``, wraps.", dtype=_INT
-    ),
-    _Operation(
-        "vector_div_i32",
-        "a b c",
-        "divide(a, b, c)",
-        "``c = a / b`` towards zero; ``-2**31 / -1`` wraps to ``-2**31``.\n\n"
-        "    Raises:\n        RuntimeError: an element of ``b`` is 0; ``c`` is as it was.\n    ",
-        dtype=_INT,
-    ),
-)
 
-# How many buffers each function takes.
-BUFFERS = {
-    **{operation.name: len(operation.buffers.split()) for operation in _OPERATIONS},
-    "gemm": 3,
-    "matvec": 3,
-}
+# ---- element by element ----
 
-globals().update((operation.name, operation.define()) for operation in _OPERATIONS)
 
-__all__ = ["BUFFERS", *BUFFERS]  # noqa: PLE0604
+@_operation("torch.add(a, b, out=c)")
+def vector_add(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = a + b``."""
+
+
+@_operation("torch.sub(a, b, out=c)")
+def vector_sub(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = a - b``."""
+
+
+@_operation("torch.mul(a, b, out=c)")
+def vector_mul(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = a * b``."""
+
+
+@_operation("torch.div(a, b, out=c)")
+def vector_div(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = a / b``."""
+
+
+@_operation("torch.minimum(a, b, out=c)")
+def vector_min(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = min(a, b)``, NaN where either operand is."""
+
+
+@_operation("torch.maximum(a, b, out=c)")
+def vector_max(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = max(a, b)``, NaN where either operand is."""
+
+
+@_operation("torch.abs(a, out=c)")
+def vector_abs(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = |a|``."""
+
+
+@_operation("torch.neg(a, out=c)")
+def vector_neg(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = -a``."""
+
+
+@_operation("c.copy_(torch.relu(a))")
+def vector_relu(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = max(a, 0)``, NaN of NaN."""
+
+
+@_operation("torch.clamp(a, low, high, out=c)")
+def vector_clip(
+    executor: Executor, a: Buffer, c: Buffer, low: float, high: float, n: int | None = None
+) -> None:
+    """``c = min(max(a, low), high)``, NaN of NaN."""
+
+
+@_operation("torch.add(a, value, out=c)")
+def scalar_add(
+    executor: Executor, a: Buffer, c: Buffer, value: float, n: int | None = None
+) -> None:
+    """``c = a + value``."""
+
+
+@_operation("torch.mul(a, value, out=c)")
+def scalar_mul(
+    executor: Executor, a: Buffer, c: Buffer, value: float, n: int | None = None
+) -> None:
+    """``c = a * value``."""
+
+
+@_operation("torch.sqrt(a, out=c)")
+def sqrt(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = sqrt(a)``, NaN below 0."""
+
+
+@_operation("torch.exp(a, out=c)")
+def exp(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = e**a``."""
+
+
+@_operation("torch.log(a, out=c)")
+def log(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = log(a)``, the natural logarithm: -inf of 0, NaN below."""
+
+
+@_operation("torch.add(torch.mul(a, b), c, out=d)")
+def mad(
+    executor: Executor, a: Buffer, b: Buffer, c: Buffer, d: Buffer, n: int | None = None
+) -> None:
+    """``d = a * b + c``, the product rounded before the sum."""
+
+
+@_operation("c.copy_(a)")
+def memcpy(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = a``."""
+
+
+@_operation("c.fill_(value)")
+def fill(executor: Executor, c: Buffer, value: float, n: int | None = None) -> None:
+    """``c = value``."""
+
+
+# ---- activations ----
+
+
+@_operation("torch.sigmoid(a, out=c)")
+def sigmoid(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = 1 / (1 + exp(-a))``."""
+
+
+@_operation("torch.tanh(a, out=c)")
+def tanh(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = tanh(a)``."""
+
+
+@_operation('gelu_tanh(a, approximate="tanh", out=c)')
+def gelu(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = 0.5 * a * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 * a**3)))``.
+
+    The tanh form, ``torch.nn.functional.gelu(a, approximate="tanh")``, from Hendrycks and Gimpel,
+    Gaussian Error Linear Units, arXiv:1606.08415.
+    """
+
+
+@_operation("torch.softmax(a, 0, out=c)")
+def softmax(executor: Executor, a: Buffer, c: Buffer, n: int | None = None) -> None:
+    """``c = exp(a - max(a)) / sum(exp(a - max(a)))``: all elements are one row."""
+
+
+# ---- numbers ----
+
+
+@_operation("a.sum().item()")
+def reduce_sum(executor: Executor, a: Buffer, n: int | None = None) -> float:
+    """Returns the sum, 0 of none."""
+
+
+@_operation('extreme("reduce_min", torch.amin, a)')
+def reduce_min(executor: Executor, a: Buffer, n: int | None = None) -> float:
+    """Returns the smallest element, NaN where there is one.
+
+    Raises:
+        RuntimeError: there is no element.
+    """
+
+
+@_operation('extreme("reduce_max", torch.amax, a)')
+def reduce_max(executor: Executor, a: Buffer, n: int | None = None) -> float:
+    """Returns the largest element, NaN where there is one.
+
+    Raises:
+        RuntimeError: there is no element.
+    """
+
+
+@_operation("functional.mse_loss(predictions, targets).item()")
+def mse_loss(
+    executor: Executor, predictions: Buffer, targets: Buffer, n: int | None = None
+) -> float:
+    """Returns the mean of ``(predictions - targets)**2``, NaN of none."""
+
+
+@_operation("-(targets * torch.log(predictions).clamp(min=-100)).mean().item()")
+def cross_entropy_loss(
+    executor: Executor, predictions: Buffer, targets: Buffer, n: int | None = None
+) -> float:
+    """Returns ``-sum(targets * log(predictions)) / n``, NaN of none.
+
+    Predictions are probabilities; the logarithm is -100 at least, as of
+    :class:`torch.nn.BCELoss`.
+    """
+
+
+@_operation("functional.binary_cross_entropy(predictions, targets).item()")
+def binary_cross_entropy_loss(
+    executor: Executor, predictions: Buffer, targets: Buffer, n: int | None = None
+) -> float:
+    """Returns ``-sum(t * log(p) + (1 - t) * log(1 - p)) / n``, NaN of none.
+
+    As :class:`torch.nn.BCELoss`: the logarithms are -100 at least.
+
+    Raises:
+        RuntimeError: a prediction is not from 0 to 1.
+    """
+
+
+# ---- integers of 32 bits ----
+
+
+@_operation("torch.add(a, b, out=c)")
+def vector_add_i32(
+    executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None
+) -> None:
+    """``c = a + b``, wraps."""
+
+
+@_operation("torch.sub(a, b, out=c)")
+def vector_sub_i32(
+    executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None
+) -> None:
+    """``c = a - b``, wraps."""
+
+
+@_operation("torch.mul(a, b, out=c)")
+def vector_mul_i32(
+    executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None
+) -> None:
+    """``c = a * b``, wraps."""
+
+
+@_operation("divide(a, b, c)")
+def vector_div_i32(
+    executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None
+) -> None:
+    """``c = a / b`` towards zero; ``-2**31 / -1`` wraps to ``-2**31``.
+
+    Raises:
+        RuntimeError: an element of ``b`` is 0; ``c`` is as it was.
+    """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch
 
 from torch_hologram import _C
 from torch_hologram._device import DEVICE_TYPE, device_index, is_initialized
+from torch_hologram.tables import Statistics
 
 if TYPE_CHECKING:
     from torch_hologram._device import Device
@@ -44,7 +44,7 @@ def flush(device: Device = None) -> None:
         _C.flush(device_index(device))
 
 
-def stream_stats(device: Device = None) -> OrderedDict[str, int]:
+def stream_stats(device: Device = None) -> Statistics:
     """Returns what has been recorded and executed on a device, by default the current one.
 
     The entries:
@@ -61,14 +61,14 @@ def stream_stats(device: Device = None) -> OrderedDict[str, int]:
     Delegated calls are counted by :func:`fallback_report`.
 
     Returns:
-        a dictionary, empty if the device has not been used yet.
+        a dictionary that shows itself as a table, empty if the device has not been used yet.
 
     Raises:
         RuntimeError: there is no device of that index.
     """
     if not is_initialized():
-        return OrderedDict()
-    return OrderedDict(_C.stream_stats(device_index(device)))
+        return Statistics()
+    return Statistics(_C.stream_stats(device_index(device)))
 
 
 def reset_stream_stats(device: Device = None) -> None:
@@ -100,11 +100,16 @@ def set_float_contraction(on: bool) -> None:
     what was recorded together, but not on the processor or the number of threads. Operations in
     bfloat16 and float16 are rounded one by one in any case. It holds for all threads and devices;
     what has been recorded before is executed first.
+
+    Raises:
+        TypeError: ``on`` is no bool.
     """
+    if not isinstance(on, bool):
+        raise TypeError(f"expected True or False, got {on!r}")
     if is_initialized():
         for index in range(_C.device_count()):
             _C.flush(index)
-    _C.set_contracting(bool(on))
+    _C.set_contracting(on)
 
 
 @contextmanager

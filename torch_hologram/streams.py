@@ -103,7 +103,11 @@ def set_stream(stream: torch.Stream | None) -> None:
 
     Args:
         stream: ``None`` changes nothing.
+
+    Raises:
+        TypeError: ``stream`` is no stream.
     """
+    _check(stream)
     if stream is not None:
         _C.set_stream(stream.stream_id, stream.device_index, stream.device_type)
 
@@ -113,9 +117,13 @@ class StreamContext:
 
     Args:
         stream: ``None`` changes nothing.
+
+    Raises:
+        TypeError: ``stream`` is no stream.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
+        _check(stream)
         self.stream = stream
         self._previous: list[tuple[int, Stream]] = []
 
@@ -140,6 +148,11 @@ class StreamContext:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """Returns a context manager that makes a stream and its device current; see StreamContext."""
     return StreamContext(stream)
+
+
+def _check(stream: object) -> None:
+    if stream is not None and not isinstance(stream, torch.Stream):
+        raise TypeError(f"expected a torch.Stream or None, got {type(stream).__name__}: {stream!r}")
 
 
 def _wrap(parts: tuple[int, int, int]) -> Stream:

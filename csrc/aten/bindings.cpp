@@ -30,6 +30,7 @@
 #include "atlas/error.h"
 #include "atlas/fork.h"
 #include "atlas/stream.h"
+#include "cpu/system.h"
 
 namespace py = pybind11;
 
@@ -161,6 +162,11 @@ void bind(py::module_& m) {
   m.def("maybe_exchange_device",
         [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
+  m.def("instruction_sets", [] {
+    std::vector<std::string> names;
+    for (const cpu::Isa isa : cpu::processor_isas()) names.emplace_back(cpu::isa_name(isa));
+    return names;
+  });
   m.def(
       "synchronize", [](int64_t index) { hologram::device(checked(index)).synchronize(); },
       py::call_guard<py::gil_scoped_release>());

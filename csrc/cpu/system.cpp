@@ -95,7 +95,8 @@ size_t physical_memory() {
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// From the narrowest to the widest.
+}  // namespace
+
 std::vector<Isa> processor_isas() {
 #if defined(__x86_64__)
   std::vector<Isa> sets = {Isa::baseline};
@@ -116,8 +117,6 @@ std::vector<Isa> processor_isas() {
   return {Isa::baseline};
 #endif
 }
-
-}  // namespace
 
 Isa best_isa() {
   static const Isa best = [] {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hologram::cpu {
 
@@ -15,6 +16,8 @@ enum class Isa { baseline, avx2, avx512, neon };
 Isa best_isa();
 // What best_isa gives for this value of the variable, empty for none.
 Isa choose_isa(std::string_view wanted);
+// Those that this processor has and this build has kernels for, the widest last.
+std::vector<Isa> processor_isas();
 const char* isa_name(Isa isa) noexcept;
 
 std::string processor_name();

@@ -1,0 +1,59 @@
+"""The variables of the environment that the package reads, and those that it does not know."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["SETTINGS", "Setting", "UnknownSetting", "unknown_settings"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable.
+
+    Attributes:
+        name: ``"HOLOGRAM_..."``.
+        default: what it means not to set it.
+        meaning: what it is for.
+    """
+
+    name: str
+    default: str
+    meaning: str
+
+
+SETTINGS = (
+    Setting("HOLOGRAM_BACKENDS", "cpu", "backends in order of priority, separated by commas"),
+    Setting("HOLOGRAM_CPU_DEVICES", "1", "as how many devices the CPU appears, 1 to 64"),
+    Setting("HOLOGRAM_MEMORY_LIMIT", "the device's memory", "most bytes a device may hold"),
+    Setting("HOLOGRAM_EAGER", "0", "1 executes every operation at its call"),
+    Setting("HOLOGRAM_CPU_ISA", "the widest", "instruction set: baseline, avx2, avx512 or neon"),
+)
+# Of the build and of the test suite.
+_OTHERS = ("HOLOGRAM_BUILD_", "HOLOGRAM_SANITIZE", "HOLOGRAM_TEST_", "HOLOGRAM_CONFORMANCE_")
+
+
+@dataclass(frozen=True)
+class UnknownSetting:
+    """A variable ``HOLOGRAM_...`` that nothing reads, and the setting that its name resembles."""
+
+    name: str
+    meant: str | None
+
+    def __str__(self) -> str:
+        hint = f": did you mean {self.meant}?" if self.meant else ""
+        return f"{self.name} is no setting of torch_hologram{hint}"
+
+
+def unknown_settings(environment: Mapping[str, str] = os.environ) -> tuple[UnknownSetting, ...]:
+    """Returns the variables ``HOLOGRAM_...`` of an environment that are none of the settings."""
+    known = [setting.name for setting in SETTINGS]
+    found = []
+    for name in sorted(environment):
+        if name.startswith("HOLOGRAM_") and name not in known and not name.startswith(_OTHERS):
+            close = difflib.get_close_matches(name, known, 1, 0.75)
+            found.append(UnknownSetting(name, close[0] if close else None))
+    return tuple(found)
