@@ -32,6 +32,7 @@ SETTINGS = (
     Setting("HOLOGRAM_EAGER", "0", "1 executes every operation at its call"),
     Setting("HOLOGRAM_CPU_ISA", "the widest", "instruction set: baseline, avx2, avx512 or neon"),
 )
+_PREFIX = "HOLOGRAM_"
 # Of the build and of the test suite.
 _OTHERS = ("HOLOGRAM_BUILD_", "HOLOGRAM_SANITIZE", "HOLOGRAM_TEST_", "HOLOGRAM_CONFORMANCE_")
 
@@ -50,10 +51,11 @@ class UnknownSetting:
 
 def unknown_settings(environment: Mapping[str, str] = os.environ) -> tuple[UnknownSetting, ...]:
     """Returns the variables ``HOLOGRAM_...`` of an environment that are none of the settings."""
-    known = [setting.name for setting in SETTINGS]
+    known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     found = []
     for name in sorted(environment):
-        if name.startswith("HOLOGRAM_") and name not in known and not name.startswith(_OTHERS):
-            close = difflib.get_close_matches(name, known, 1, 0.75)
-            found.append(UnknownSetting(name, close[0] if close else None))
+        rest = name.removeprefix(_PREFIX)
+        if rest != name and rest not in known and not name.startswith(_OTHERS):
+            close = difflib.get_close_matches(rest, known, 1)
+            found.append(UnknownSetting(name, _PREFIX + close[0] if close else None))
     return tuple(found)

@@ -25,6 +25,8 @@ TEST(system_facts_are_plausible) {
 
 TEST(system_instruction_set_can_be_chosen) {
   CHECK(cpu::choose_isa("baseline") == cpu::Isa::baseline);
+  CHECK(cpu::processor_isas().front() == cpu::Isa::baseline);
+  CHECK(cpu::processor_isas().back() == cpu::choose_isa(""));
   CHECK_THROWS(cpu::choose_isa("sse9"), Error, "HOLOGRAM_CPU_ISA is 'sse9'");
 #if defined(__x86_64__)
   CHECK_THROWS(cpu::choose_isa("neon"), Error, "of this processor are: baseline");
