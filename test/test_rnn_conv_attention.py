@@ -392,6 +392,131 @@ def attend(q, k, v, mask=None, **options):
     return [out.detach(), *gradients]
 
 
+# ---- which attention kernel ----------------------------------------------------------------------
+
+SHAPES = {
+    "plain": ((2, 4, 6, 8), (2, 4, 7, 8), (2, 4, 7, 8)),
+    "one head size for all, another for values": ((2, 4, 6, 8), (2, 4, 7, 8), (2, 4, 7, 5)),
+    "grouped queries": ((2, 4, 6, 8), (2, 2, 7, 8), (2, 2, 7, 8)),
+    "heads that do not divide": ((2, 4, 6, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+    "other batch": ((2, 4, 6, 8), (1, 4, 7, 8), (1, 4, 7, 8)),
+    "empty batch": ((0, 4, 6, 8), (0, 4, 7, 8), (0, 4, 7, 8)),
+    "empty sequence": ((2, 4, 6, 8), (2, 4, 0, 8), (2, 4, 0, 8)),
+    "no heads": ((2, 6, 8), (2, 7, 8), (2, 7, 8)),
+    "matrices": ((6, 8), (7, 8), (7, 8)),
+    "five dimensions": ((1, 2, 4, 6, 8), (1, 2, 4, 7, 8), (1, 2, 4, 7, 8)),
+    "one": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1)),
+}
+MASK_SHAPES = (None, (6, 7), (1, 7), (6, 1), (2, 4, 6, 7), (1, 1, 6, 7), (2, 1, 1, 7), (3, 7), (7,))
+LAYOUTS = {
+    "contiguous": lambda t: t,
+    "heads split off": lambda t: (
+        t.transpose(-2, -3).contiguous().transpose(-2, -3) if t.dim() > 2 else t
+    ),
+    "last dimension strided": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "every other": lambda t: torch.stack([t, t], -1).flatten(-2)[..., ::2],
+}
+
+
+MATH, FLASH = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
+
+
+def outcome(function):
+    """What a function returns, or the type of what it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error)
+
+
+class TestAttentionChoice(HologramTestCase):
+    """The choice between the fused kernel and plain operators is the CPU's, in every case."""
+
+    def choices(self, tensors, mask=None, **options):
+        def choose(device):
+            q, k, v, m = on(device, *tensors, mask)
+            return outcome(lambda: torch._fused_sdp_choice(q, k, v, m, **options))
+
+        return choose("hologram"), choose("cpu")
+
+    def assert_equal_choice(self, seen, tensors, mask=None, **options):
+        mine, wanted = self.choices(tensors, mask, **options)
+        self.assertEqual(mine, wanted, msg=f"{[t.shape for t in tensors]} {mask} {options}")
+        seen.add(wanted)
+
+    @parametrize("shape", list(SHAPES))
+    def test_shapes_and_masks(self, shape):
+        seen = set()
+        tensors = [torch.randn(size) for size in SHAPES[shape]]
+        for size, dtype, gradient in itertools.product(
+            MASK_SHAPES, (torch.float32, torch.bool), (False, True)
+        ):
+            if gradient and dtype is torch.bool:
+                continue
+            mask = None if size is None else torch.ones(size, dtype=dtype, requires_grad=gradient)
+            for grad_mode, options in itertools.product(
+                (True, False),
+                ({}, {"is_causal": True}, {"dropout_p": 0.5}, {"enable_gqa": True}, {"scale": 2.0}),
+            ):
+                with torch.set_grad_enabled(grad_mode):
+                    self.assert_equal_choice(seen, tensors, mask, **options)
+        if shape == "plain":
+            self.assertGreaterEqual(seen, {backend.value for backend in (MATH, FLASH)})
+
+    @parametrize("layout", list(LAYOUTS))
+    def test_layouts_and_dtypes(self, layout):
+        seen = set()
+        dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
+        for shape, dtype, gradients in itertools.product(
+            SHAPES.values(), dtypes, itertools.product((True, False), repeat=3)
+        ):
+            sources = [torch.randn(size, dtype=dtype) for size in shape]
+
+            def choose(device, sources=sources, gradients=gradients):
+                tensors = [
+                    LAYOUTS[layout](source.to(device)).requires_grad_(wanted)
+                    for source, wanted in zip(sources, gradients, strict=True)
+                ]
+                return outcome(lambda: torch._fused_sdp_choice(*tensors))
+
+            self.assertEqual(choose("hologram"), choose("cpu"), msg=f"{shape} {dtype}")
+            seen.add(choose("cpu"))
+        # Only a last dimension without gaps is served by the fused kernel.
+        self.assertIn(MATH.value, seen)
+
+    def test_mixed_dtypes(self):
+        q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+        for tensors in ((q.double(), k, v), (q, k.half(), v), (q, k, v.bfloat16())):
+            self.assert_equal_choice(set(), tensors)
+
+    def test_chosen_backends(self):
+        tensors = [torch.randn(2, 4, 6, 8) for _ in range(3)]
+        for count in (1, 2):
+            for backends in itertools.combinations(SDPBackend.__members__.values(), count):
+                if SDPBackend.ERROR in backends:
+                    continue
+                with sdpa_kernel(list(backends)):
+                    self.assert_equal_choice(set(), tensors)
+
+    def test_asks_for_no_memory(self):
+        """scaled_dot_product_attention calls the choice past the dispatcher."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        q, k, v = (torch.randn(2, 4, 6, 8, device="hologram") for _ in range(3))
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(t) for t in (q, k, v)]
+            out = F.scaled_dot_product_attention(*fakes)
+        self.assertEqual((out.shape, out.device), (q.shape, q.device))
+
+    def test_decides_without_a_flush(self):
+        q = torch.randn(2, 4, 6, 8, device="hologram") * 2
+        torch.hologram.flush()
+        torch.hologram.reset_stream_stats()
+        pending = q + 1
+        torch._fused_sdp_choice(pending, pending, pending)
+        self.assertEqual(torch.hologram.stream_stats()["executed"], 0)
+
+
 class TestAttention(CompareTestCase):
     @parametrize("mask", list(MASKS))
     @parametrize("scale", [None, 0.3])
@@ -406,20 +531,12 @@ class TestAttention(CompareTestCase):
     def test_gradient_of_the_mask(self):
         mask = torch.linspace(-1, 1, 42).reshape(6, 7).requires_grad_()
         self.check(attend, *qkv(), mask)
-        # With no graph to build there is nothing to give up the fused kernel for.
-        torch.hologram.reset_fallback_report()
-        with torch.no_grad():
-            F.scaled_dot_product_attention(*on("hologram", *qkv()), *on("hologram", mask))
-        self.assertIn(
-            "aten::_scaled_dot_product_fused_attention_overrideable",
-            torch.hologram.fallback_report().operators("delegated"),
-        )
 
     def test_fused_kernel_runs(self):
         torch.hologram.reset_fallback_report()
         attend(*on("hologram", *qkv()))
         delegated = torch.hologram.fallback_report().operators("delegated")
-        name = "aten::_scaled_dot_product_fused_attention_overrideable"
+        name = "aten::_scaled_dot_product_flash_attention_for_cpu"
         self.assertEqual((delegated[name], delegated[name + "_backward"]), (1, 1))
 
     def test_which_gradients(self):
@@ -446,14 +563,10 @@ class TestAttention(CompareTestCase):
         self.assertNotEqual(first, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
         self.assertEqual(torch.get_rng_state(), state)
 
-    @parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+    @parametrize("backend", [MATH, FLASH])
     def test_chosen_backend(self, backend):
         def case(*tensors):
-            # What is flash attention on the CPU is the overrideable kernel of a device.
-            backends = [backend]
-            if tensors[0].device.type == "hologram" and backend is SDPBackend.FLASH_ATTENTION:
-                backends.append(SDPBackend.OVERRIDEABLE)
-            with sdpa_kernel(backends):
+            with sdpa_kernel(backend):
                 return attend(*tensors)
 
         self.check(case, *qkv())
@@ -475,7 +588,7 @@ class TestAttention(CompareTestCase):
 
     def test_gradients_of_gradients(self):
         def case(q, k, v):
-            with sdpa_kernel(SDPBackend.MATH):
+            with sdpa_kernel(MATH):
                 out = F.scaled_dot_product_attention(q, k, v)
             first = torch.autograd.grad(out.pow(2).sum(), [q, k, v], create_graph=True)
             second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), [q, k, v])
@@ -503,6 +616,7 @@ class TestAttention(CompareTestCase):
 
 instantiate_parametrized_tests(TestRecurrent)
 instantiate_parametrized_tests(TestConvolution)
+instantiate_parametrized_tests(TestAttentionChoice)
 instantiate_parametrized_tests(TestAttention)
 
 if __name__ == "__main__":

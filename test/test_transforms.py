@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 
 import torch
+import torch.nn.functional as F
 from common import HologramTestCase
 from torch.func import (
     functional_call,
@@ -17,6 +19,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -88,8 +91,8 @@ class TestFunc(HologramTestCase):
 
         def run(device):
             copies = [torch.nn.Linear(3, 2).to(device) for _ in modules]
-            for copy, module in zip(copies, modules, strict=True):
-                copy.load_state_dict(module.state_dict())
+            for mine, module in zip(copies, modules, strict=True):
+                mine.load_state_dict(module.state_dict())
             parameters, buffers = stack_module_state(copies)
             call = lambda p, b, x: functional_call(copies[0], (p, b), (x,))  # noqa: E731
             return vmap(call, in_dims=(0, 0, None))(parameters, buffers, x.to(device))
@@ -105,6 +108,56 @@ class TestFunc(HologramTestCase):
         self.assertEqual(torch.equal(drawn[0], drawn[1]), randomness == "same")
         with self.assertRaisesRegex(RuntimeError, "randomness"):
             vmap(draw)(torch.zeros(3, device="hologram"))
+
+    def test_attention(self):
+        """Which kernel to take is asked past the dispatcher, about wrappers."""
+
+        def attend(q):
+            return F.scaled_dot_product_attention(q, q, q)
+
+        def total(q):
+            return attend(q).square().sum()
+
+        q = torch.randn(2, 2, 3, 4)
+        self.assertEqual(*on_both(grad(total), q))
+        self.assertEqual(*on_both(vmap(attend), q[:, None]))
+        self.assertEqual(*on_both(vmap(grad(total)), q[:, None]))
+        self.assertEqual(*on_both(jacrev(attend), q[:1]))
+
+    @parametrize("transform", [grad, vmap, jvp, jacrev, jacfwd, hessian])
+    def test_attention_of_plain_operators(self, transform):
+        def attend(q):
+            return F.scaled_dot_product_attention(q, q, q)
+
+        def total(q):
+            return attend(q).square().sum()
+
+        def run(q):
+            with sdpa_kernel(SDPBackend.MATH):
+                if transform is jvp:
+                    return jvp(attend, (q,), (q,))
+                return transform(total if transform in (grad, hessian) else attend)(q)
+
+        self.assertEqual(*on_both(run, torch.randn(2, 1, 2, 3, 2)[:, 0]))
+
+    def test_forward_mode_of_the_fused_kernel_is_refused_as_on_the_cpu(self):
+        q = torch.randn(1, 2, 3, 4, device="hologram")
+        with self.assertRaisesRegex(NotImplementedError, "forward AD with _scaled_dot_product_fl"):
+            jvp(lambda q: F.scaled_dot_product_attention(q, q, q), (q,), (q,))
+
+    def test_ensemble_of_transformers(self):
+        """Two kernels for each batch: attention of wrapped tensors, and layer norm."""
+        layers = [torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in "abc"]
+        x = torch.randn(2, 4, 8)
+
+        def run(device):
+            copies = copy.deepcopy(layers)
+            parameters, buffers = stack_module_state([each.to(device) for each in copies])
+            base = copies[0]
+            call = lambda p, b, x: functional_call(base, (p, b), (x,))  # noqa: E731
+            return vmap(call, in_dims=(0, 0, None))(parameters, buffers, x.to(device))
+
+        self.assertEqual(run("hologram").cpu(), run("cpu"))
 
     def test_functionalize(self):
         def write(x):

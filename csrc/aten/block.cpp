@@ -238,6 +238,15 @@ c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
   return expected;                                      // another thread was first
 }
 
+// Fake tensors, the wrappers of torch.func and other stand-ins name the device and have none of its
+// memory. They come here where a kernel is reached past the dispatcher.
+void check_has_memory(const c10::StorageImpl* storage) {
+  TORCH_CHECK(storage != nullptr && storage->device().type() == kHologram &&
+                  (storage->data() != nullptr || storage->nbytes() == 0),
+              "this tensor has no memory on the hologram device: it stands for another one, as a "
+              "FakeTensor or a tensor inside a transform of torch.func does");
+}
+
 // Gives a Block to a storage whose DataPtr another owner made.
 void adopt(c10::StorageImpl* storage) {
   std::lock_guard<std::mutex> lock(adopt_mutex());
@@ -359,8 +368,9 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
 
 c10::StorageImpl* twin(const c10::Storage& storage) {
   auto* impl = storage.unsafeGetStorageImpl();
-  Block* block = block_of(impl->data_ptr());
+  Block* block = C10_LIKELY(impl != nullptr) ? block_of(impl->data_ptr()) : nullptr;
   if (C10_UNLIKELY(block == nullptr)) {
+    check_has_memory(impl);
     adopt(impl);
     block = block_of(impl->data_ptr());
   }

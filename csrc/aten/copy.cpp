@@ -37,6 +37,11 @@ bool is_plain_copy(const Tensor& self, const Tensor& src) {
          !has_names(to) && !has_names(from);
 }
 
+// Of a tensor that stands for another one; the aliases below say so.
+bool lacks_memory(const Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->data() == nullptr;
+}
+
 // Which is torch's to refuse.
 bool shares_a_part(const Tensor& self, const Tensor& src, size_t nbytes) {
   const auto to = reinterpret_cast<uintptr_t>(self.unsafeGetTensorImpl()->data());
@@ -54,7 +59,8 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     }
     const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
     if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src) &&
-                   !shares_a_part(self, src, nbytes))) {
+                   !shares_a_part(self, src, nbytes) &&
+                   (nbytes == 0 || !(lacks_memory(self) || lacks_memory(src))))) {
       note_native(counter);
       if (nbytes != 0) {
         synchronize_storage(self.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());

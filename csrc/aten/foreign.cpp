@@ -304,9 +304,19 @@ std::vector<std::string> guarded_operators() {
   return Guards::instance().names();
 }
 
-// What hologram::sync() of torch_hologram.h calls.
+// What hologram::sync() of torch_hologram.h calls; and torch.hologram.synchronize() in a graph, -1
+// being the device that is current when the graph runs.
 TORCH_LIBRARY(hologram, m) {
   m.def("sync(Tensor tensor) -> ()", &synchronize_tensor);
+  m.def("synchronize(int device) -> ()");
+}
+TORCH_LIBRARY_IMPL(hologram, CompositeExplicitAutograd, m) {
+  m.impl("synchronize", [](int64_t index) {
+    hologram::device(check_device(static_cast<c10::DeviceIndex>(index))).synchronize();
+  });
+}
+TORCH_LIBRARY_IMPL(hologram, Meta, m) {
+  m.impl("synchronize", [](int64_t) {});
 }
 
 }  // namespace hologram::aten

@@ -1,12 +1,9 @@
 // Operators that torch dispatches only off the CPU, so that no CPU kernel of that name exists:
-// convolution and attention entry points, fused RNN cells, histogram of integers. Each is composed
-// of CPU kernels over the same memory and counts as delegated.
-#include <ATen/SDPBackend.h>
+// convolution entry points, fused RNN cells, histogram of integers. Each is composed of CPU kernels
+// over the same memory and counts as delegated.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/cat.h>
@@ -65,77 +62,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   auto [dx, dw, db] = at::convolution_backward(g, x, w, IntArrayRef({channels}), stride, padding,
                                                dilation, transposed, output_padding, groups, mask);
   return {call.out(std::move(dx)), call.out(std::move(dw)), call.out(std::move(db))};
-}
-
-// ---- attention ---------------------------------------------------------------------------------
-
-int64_t sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
-                   const OptionalTensor& mask, double dropout, bool causal,
-                   std::optional<double> scale, bool gqa) {
-  // The fused CPU kernel gives no gradient for the mask, and the aliases below hide that one is
-  // wanted.
-  if (is_defined(mask) && mask->requires_grad() && at::GradMode::is_enabled()) {
-    return static_cast<int64_t>(at::SDPBackend::math);
-  }
-  AliasFrame frame;
-  const auto in = [&](const Tensor& tensor) {
-    return tensor.device().type() == kHologram ? frame.argument(tensor) : tensor;
-  };
-  const auto choice = at::_fused_sdp_choice(
-      in(query), in(key), in(value), is_defined(mask) ? OptionalTensor(in(*mask)) : std::nullopt,
-      dropout, causal, scale, gqa);
-  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention)
-             ? static_cast<int64_t>(at::SDPBackend::overrideable)
-             : choice;
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
-attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
-          double dropout, bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
-  static auto& counter = op_counter("aten::_scaled_dot_product_fused_attention_overrideable");
-  Delegation call(counter);
-  const auto q = call.in(query);
-  const auto k = call.in(key);
-  const auto v = call.in(value);
-  const auto b = call.in(bias);
-  auto [out, logsumexp] =
-      at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, b, scale);
-  // The CPU kernel has no sequence tables, no dropout stream and no debug mask.
-  return {call.out(std::move(out)),
-          call.out(std::move(logsumexp)),
-          Tensor(),
-          Tensor(),
-          query.sym_size(-2),
-          key.sym_size(-2),
-          Tensor(),
-          Tensor(),
-          Tensor()};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
-    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& bias, std::array<bool, 4> mask, const Tensor& out, const Tensor& logsumexp,
-    const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
-    const Tensor&, const Tensor&, std::optional<double> scale) {
-  static auto& counter =
-      op_counter("aten::_scaled_dot_product_fused_attention_overrideable_backward");
-  if (!grad.defined()) {
-    return {};
-  }
-  Delegation call(counter);
-  const auto g = call.in(grad);
-  const auto q = call.in(query);
-  const auto k = call.in(key);
-  const auto v = call.in(value);
-  const auto b = bias.defined() ? OptionalTensor(call.in(bias)) : std::nullopt;
-  const auto o = call.in(out);
-  const auto l = call.in(logsumexp);
-  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      g, q, k, v, o, l, dropout, causal, b, scale);
-  const auto wanted = [&](int index, Tensor gradient) {
-    return mask[static_cast<size_t>(index)] ? call.out(std::move(gradient)) : Tensor();
-  };
-  return {wanted(0, std::move(dq)), wanted(1, std::move(dk)), wanted(2, std::move(dv)), Tensor()};
 }
 
 // ---- RNN cells ---------------------------------------------------------------------------------
@@ -291,10 +217,7 @@ Tensor& histogram_out(const Tensor& self, int64_t bins, const at::Scalar& min,
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl_delegated(m, "convolution_overrideable", &convolution);
   impl_delegated(m, "convolution_backward_overrideable", &convolution_backward);
-  impl_delegated(m, "_fused_sdp_choice", &sdp_choice);
-  impl_delegated(m, "_scaled_dot_product_fused_attention_overrideable", &attention);
-  impl_delegated(m, "_scaled_dot_product_fused_attention_overrideable_backward",
-                 &attention_backward);
+  impl_delegated(m, "_fused_sdp_choice", &at::native::_fused_sdp_choice_cpp);
   impl_delegated(m, "_thnn_fused_lstm_cell", &lstm_cell);
   impl_delegated(m, "_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   impl_delegated(m, "_thnn_fused_gru_cell", &gru_cell);
@@ -306,6 +229,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 }  // namespace hologram::aten
 
+// Which attention kernel scaled_dot_product_attention takes: the CPU's choice, which looks at
+// sizes, strides, dtypes and requires_grad and never at memory. Asked past the dispatcher, it is
+// also asked about tensors that have no memory: fake tensors, and the wrappers of torch.func. After
+// "flash attention" torch calls _scaled_dot_product_flash_attention_for_cpu, which is delegated.
 namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &hologram::aten::sdp_choice)
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &_fused_sdp_choice_cpp)
 }  // namespace at::native
