@@ -37,6 +37,7 @@ def register() -> None:
         compile,
         device_module,
         dlpack,
+        dynamo,
         multiprocessing,
         recording,
         safetensors,
@@ -53,6 +54,7 @@ def register() -> None:
     _by_device_name.register()
     comm.register()
     dlpack.register()
+    dynamo.register()
     multiprocessing.register()
     recording.register()
     safetensors.register()

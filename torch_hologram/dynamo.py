@@ -1,0 +1,174 @@
+"""What the tracer behind ``torch.compile`` and ``torch.export`` has to know of the device.
+
+Registered when ``torch._dynamo`` is imported, which ``import torch`` does not do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_hologram import _C, amp, devices, memory, random, streams
+from torch_hologram._device import DEVICE_TYPE
+from torch_hologram._import_hook import when_imported
+
+
+def register() -> None:
+    """Waits for the tracer, and for what its graphs call to run random operators twice."""
+    when_imported("torch._dynamo", _register_functions)
+    when_imported("torch._prims.rng_prims", _register_random_state)
+
+
+def _register_functions(_: ModuleType) -> None:
+    from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+    from torch.compiler import substitute_in_graph
+
+    class HologramInterface(DeviceInterface):
+        """The device as dynamo asks for it."""
+
+        device = devices.device
+        Event = streams.Event
+        Stream = streams.Stream
+        current_device = staticmethod(devices.current_device)
+        set_device = staticmethod(devices.set_device)
+        device_count = staticmethod(devices.device_count)
+        is_available = staticmethod(devices.is_available)
+        stream = staticmethod(streams.stream)
+        current_stream = staticmethod(streams.current_stream)
+        set_stream = staticmethod(streams.set_stream)
+        synchronize = staticmethod(devices.synchronize)
+        get_compute_capability = staticmethod(devices.get_device_capability)
+        memory_allocated = staticmethod(memory.memory_allocated)
+
+        class Worker:
+            """The same, asked in a process that compiles."""
+
+            set_device = staticmethod(devices.set_device)
+            current_device = staticmethod(devices.current_device)
+            get_device_properties = staticmethod(devices.get_device_properties)
+
+        @staticmethod
+        def exchange_device(device: int) -> int:
+            return _C.maybe_exchange_device(device)
+
+        @staticmethod
+        def maybe_exchange_device(device: int) -> int:
+            return _C.maybe_exchange_device(device)
+
+        @staticmethod
+        def get_raw_stream(device_idx: int) -> int:
+            return streams.current_stream(device_idx).stream_id
+
+        @staticmethod
+        def is_bf16_supported(including_emulation: bool = False) -> bool:
+            return amp.is_bf16_supported()
+
+        @staticmethod
+        def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+            _C.set_stream(stream_id, device_index, device_type)
+
+    register_interface_for_device(DEVICE_TYPE, HologramInterface)
+
+    # The functions of the extension that those of torch.hologram call. What the environment says is
+    # a constant; the current device is one with a guard; synchronising is a node of the graph.
+    def substitute(function: Any, by: Any, constant: bool = False) -> None:
+        substitute_in_graph(
+            function, can_constant_fold_through=constant, skip_signature_check=True
+        )(by)
+
+    substitute(_C.device_count, _no_polyfill, constant=True)
+    substitute(_C.device_properties, _no_polyfill, constant=True)
+    substitute(_C.current_device, _current_device)
+    substitute(_C.init, _init)
+    substitute(_C.synchronize, _synchronize)
+    substitute(_C.synchronize_current, _synchronize_current)
+    substitute(_C.flush_current, _synchronize_current)
+    torch.fx.node.has_side_effect(torch.ops.hologram.synchronize.default)
+
+
+def _no_polyfill(*args: Any) -> Any:
+    raise AssertionError("dynamo calls the function itself")
+
+
+def _current_device() -> int:
+    return torch.accelerator.current_device_index()
+
+
+def _init() -> None:
+    pass  # whoever traces uses the device
+
+
+def _synchronize(index: int) -> None:
+    torch.ops.hologram.synchronize(index)
+
+
+def _synchronize_current() -> None:
+    torch.ops.hologram.synchronize(-1)
+
+
+def _register_random_state(rng_prims: ModuleType) -> None:
+    """Lets graphs that run a random operator twice, for checkpointing, restore the generator.
+
+    torch's two operators for it choose among the generators of a closed list of devices. There is
+    no place to add to the list, so their kernels are replaced by ones that look for this device
+    first.
+    """
+    extend = (
+        (rng_prims.run_and_save_rng_state, 0, _run_and_save_state),
+        (rng_prims.run_with_rng_state, 1, _run_with_state),
+    )
+    for operator, first, run in extend:
+        kernels = operator.py_kernels
+        for_others = kernels[torch._C.DispatchKey.BackendSelect]
+
+        @functools.wraps(for_others)
+        def choose(
+            *args: Any,
+            first: int = first,
+            run: Callable[..., Any] = run,
+            for_others: Callable[..., Any] = for_others,
+            **kwargs: Any,
+        ) -> Any:
+            device = _device_drawn_from(args[first + 1 :], kwargs)
+            if device is None:
+                return for_others(*args, **kwargs)
+            return run(device, *args, **kwargs)
+
+        kernels[torch._C.DispatchKey.BackendSelect] = choose
+        operator._dispatch_cache.clear()
+
+
+def _device_drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device whose generator an operator draws from, if it is one of ours."""
+    named = kwargs.get("device")
+    if named is not None:
+        device = torch.device(named)
+    else:
+        tensors = (argument for argument in args if isinstance(argument, torch.Tensor))
+        device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    return device if device.type == DEVICE_TYPE else None
+
+
+def _run_and_save_state(
+    device: torch.device, operator: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, Any]:
+    return random.get_rng_state(device), operator(*args, **kwargs)
+
+
+def _run_with_state(
+    device: torch.device,
+    state: torch.Tensor,
+    operator: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    current = random.get_rng_state(device)
+    random.set_rng_state(state, device)
+    try:
+        return operator(*args, **kwargs)
+    finally:
+        random.set_rng_state(current, device)
