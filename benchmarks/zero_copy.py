@@ -109,11 +109,12 @@ def in_turns(statements: dict[str, str], names: dict[str, Any], rounds: int) -> 
 
 # ---- exchange ----
 
-# Way -> how it writes array x to buffer b, and reads it back. `h` is the buffer's handle.
+# Way -> how it writes array x to buffer b, and reads it back. `h` is the
+# buffer's handle, `handle` its executor's.
 WAYS = {
     "JSON": (
-        "ffi.buffer_copy_from_slice(h, json.dumps(x.tolist()))",
-        "np.array(json.loads(ffi.buffer_to_vec(h)), dtype=np.float32)",
+        "ffi.buffer_copy_from_slice(handle, h, json.dumps(x.tolist()))",
+        "np.array(json.loads(ffi.buffer_to_vec(handle, h)), dtype=np.float32)",
     ),
     "bytes": ("b.from_bytes(x.tobytes())", "np.frombuffer(b.to_bytes(), np.float32)"),
     "array": ("b.from_numpy(x)", "b.to_numpy()"),

@@ -7,12 +7,13 @@ import gc
 import inspect
 import json
 import math
+import re
 import sys
 import types
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -366,6 +367,12 @@ class TestFunctions(CompatTestCase):
             signature = inspect.signature(getattr(self.ffi, name))
             self.assertEqual(", ".join(signature.parameters), parameters, name)
             self.assertTrue(getattr(self.ffi, name).__doc__, name)
+
+    def test_every_function_is_documented(self):
+        page = (ROOT / "docs" / "earlier-sdk.md").read_text()
+        listed = page.split("begin: functions")[1].split("end: functions")[0]
+        calls = re.findall(r"`(\w+)\(([^)]*)\)`", listed)
+        self.assertEqual(sorted(calls), sorted(FUNCTIONS.items()))
 
     def test_an_example_of_every_function(self):
         self.assertEqual(set(EXAMPLES), set(FUNCTIONS))
