@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,19 @@ def convolution(device: torch.device) -> dict[str, torch.Tensor]:
         **floats(device, (8, 64, 56, 56), names="x"),
         **floats(device, (64, 64, 3, 3), names="w"),
     }
+
+
+def recurrent(device: torch.device, kind: Callable[[int, int], torch.nn.Module]) -> dict[str, Any]:
+    torch.manual_seed(0)
+    network = kind(64, 128).to(device)
+
+    def train() -> None:
+        network.zero_grad()
+        with torch.enable_grad():
+            network(x)[0].square().mean().backward()
+
+    x = floats(device, (32, 8, 64), names="x")["x"]
+    return {"network": network, "x": x, "train": train}
 
 
 def cases() -> list[Case]:
@@ -127,7 +141,16 @@ def cases() -> list[Case]:
             1.05,
         ),
     ]
-    return small + delegated + large + products
+    networks = [
+        Case("64 to 128, b8 s32", f"{kind.__name__} {name}", statement, operands, 1.05)
+        for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
+        for operands in [partial(recurrent, kind=kind)]
+        for name, statement in (
+            ("forward", "result = network(x); finish()"),
+            ("backward", "train(); finish()"),
+        )
+    ]
+    return small + delegated + large + products + networks
 
 
 def assert_delegated(case: Case, device: torch.device) -> None:
