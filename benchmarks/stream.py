@@ -211,7 +211,7 @@ def passes_of(name: str, program: Callable[[], Any]) -> tuple[str, ...]:
         name,
         f"{explained.instructions:,}",
         f"{explained.passes:,}",
-        f"{fewer:.0%}",
+        f"{100 * fewer:.4g} %",
         f"{delegated:,}",
         f"{explained.bytes_moved:,}",
         f"{alone['bytes_moved']:,}",

@@ -66,11 +66,13 @@ class TestExecutor(SdkTestCase):
     def test_the_sdk_is_imported_when_it_is_used(self):
         run_python(
             """
-            import sys, torch_hologram
+            import sys, torch
             def loaded():
                 return {name.split(".")[1] for name in sys.modules if "torch_hologram." in name}
             names = {"executor", "backend", "ops", "functional", "nn", "compat"}
+            torch.ones(3, device="hologram")
             assert not loaded() & names, loaded() & names
+            import torch_hologram
             torch_hologram.Executor
             assert loaded() & names == {"executor", "backend"}
             for name in ("ops", "functional", "nn", "compat"):
@@ -119,6 +121,20 @@ class TestExecutor(SdkTestCase):
                     raise AssertionError(device)
             """,
             env={"HOLOGRAM_CPU_DEVICES": "2"},
+        )
+
+    def test_imported_by_name(self):
+        """The executor is there at once; what it may not need is not."""
+        run_python(
+            """
+            import sys, torch_hologram
+            names = ("executor", "backend", "ops", "functional", "nn", "compat", "custom")
+            loaded = {name for name in names if f"torch_hologram.{name}" in sys.modules}
+            assert loaded == {"executor", "backend"}, loaded
+            before = set(sys.modules)
+            torch_hologram.Executor()
+            assert set(sys.modules) == before
+            """
         )
 
     def test_allocate(self):

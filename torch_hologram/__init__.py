@@ -64,8 +64,8 @@ def flush_before(operator: str, on: bool = True) -> None:
     flush_before(operator, on)
 
 
-# The runtime SDK, imported when it is used: names, and the modules they come from. A name that is
-# its module's own stands for the module.
+# The runtime SDK, which `import torch` does not import: names, and the modules they come from. A
+# name that is its module's own stands for the module.
 _LAZY = {
     "BackendType": "backend",
     "Buffer": "executor",
@@ -156,5 +156,7 @@ import torch  # noqa: E402  (_autoload may be called before this line has finish
 # _autoload() next, and an error raised here would break `import torch`.
 if not getattr(torch.__spec__, "_initializing", False):
     _load()
+    # Who imports the package by name mostly wants an executor, and is not to wait for it then.
+    _import_module("torch_hologram.executor")
 
 _importing = False

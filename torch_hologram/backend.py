@@ -6,7 +6,7 @@ import enum
 import functools
 from typing import TYPE_CHECKING
 
-from torch_hologram import devices
+from torch_hologram import _C
 from torch_hologram._device import device_index
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PRIORITY = (BackendType.METAL, BackendType.CUDA, BackendType.CPU)
 def _devices() -> dict[BackendType, int]:
     """The first device of each backend that is there."""
     found: dict[BackendType, int] = {}
-    for index in range(devices.device_count()):
+    for index in range(_C.device_count()):
         found.setdefault(_backend_of(index), index)
     return found
 
@@ -131,7 +131,7 @@ def locate(backend: str | BackendType, device: Device = None) -> tuple[BackendTy
 
 @functools.cache
 def _backend_of(index: int) -> BackendType:
-    return BackendType(devices.get_device_properties(index).backend)
+    return BackendType(_C.device_backend(index))
 
 
 def _type_of(backend: str | BackendType) -> BackendType:

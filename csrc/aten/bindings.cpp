@@ -162,6 +162,8 @@ void bind(py::module_& m) {
   m.def("maybe_exchange_device",
         [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
+  // Without making the device, which device_properties() does.
+  m.def("device_backend", [](int64_t index) { return config().devices[checked(index)].backend; });
   m.def("instruction_sets", [] {
     std::vector<std::string> names;
     for (const cpu::Isa isa : cpu::processor_isas()) names.emplace_back(cpu::isa_name(isa));
