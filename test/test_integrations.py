@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import types
 import unittest.mock
@@ -151,6 +152,19 @@ class TestLightning(HologramTestCase):
             assert net.weight.device == device
             import torch_hologram.integrations.lightning as door
             door.enable()  # a second time
+
+            for _ in range(2):
+                door.disable()
+                for make in (L.Trainer, L.Fabric):
+                    try:
+                        make(accelerator="hologram")
+                    except ValueError as error:
+                        assert "hologram" in str(error), error
+                    else:
+                        raise AssertionError("made without the accelerator")
+                assert train("cpu", epochs=1)[0].losses
+            door.enable()
+            assert train("hologram", epochs=1)[0].types == {(device, torch.float32)}
             """,
             "lightning",
         )
@@ -220,6 +234,8 @@ class AccelerateTestCase(HologramTestCase):
         environment = unittest.mock.patch.dict("os.environ")
         environment.start()
         self.addCleanup(environment.stop)
+        self.addCleanup(integrations.accelerate.disable)
+        self.addCleanup(integrations.transformers.disable)
         AcceleratorState._reset_state(reset_partial_state=True)
         self.addCleanup(AcceleratorState._reset_state, reset_partial_state=True)
 
@@ -283,6 +299,51 @@ class TestAccelerate(AccelerateTestCase):
 
         with self.assertRaisesRegex(ValueError, "fp16 mixed precision requires a device in"):
             Accelerator(mixed_precision="fp16")
+
+    def test_cpu_is_respected(self):
+        from accelerate import Accelerator, PartialState
+        from accelerate.state import AcceleratorState
+
+        integrations.accelerate.enable()
+        accelerator = Accelerator(cpu=True)
+        self.assertEqual(accelerator.device.type, "cpu")
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, loader = accelerator.prepare(
+            model, optimizer, DataLoader(rows(), batch_size=32)
+        )
+        for x, y in loader:
+            self.assertTrue(x.is_cpu)
+            accelerator.backward(F.cross_entropy(model(x), y))
+            optimizer.step()
+        AcceleratorState._reset_state(reset_partial_state=True)
+        with unittest.mock.patch.dict("os.environ", ACCELERATE_USE_CPU="true"):
+            self.assertEqual(Accelerator().device.type, "cpu")
+        AcceleratorState._reset_state(reset_partial_state=True)
+        self.assertEqual(PartialState().device.type, "hologram")
+
+    def test_disable(self):
+        from accelerate import Accelerator, PartialState
+        from accelerate.state import AcceleratorState
+
+        init = PartialState.__init__
+        for before in (None, "cpu"):
+            os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+            if before is not None:
+                os.environ["ACCELERATE_TORCH_DEVICE"] = before
+            integrations.accelerate.enable()
+            integrations.accelerate.enable("hologram:0")
+            self.assertEqual(os.environ["ACCELERATE_TORCH_DEVICE"], "hologram:0")
+            integrations.accelerate.disable()
+            integrations.accelerate.disable()
+            self.assertEqual(os.environ.get("ACCELERATE_TORCH_DEVICE"), before)
+            self.assertIs(PartialState.__init__, init)
+            self.assertEqual(Accelerator().device.type, "cpu")
+            AcceleratorState._reset_state(reset_partial_state=True)
+            integrations.accelerate.enable()
+            self.assertEqual(Accelerator().device.type, "hologram")
+            integrations.accelerate.disable()
+            AcceleratorState._reset_state(reset_partial_state=True)
 
 
 class Sentences(torch.utils.data.Dataset):
@@ -390,6 +451,44 @@ class TestTransformers(AccelerateTestCase):
             warnings.filterwarnings("ignore", ".*pin_memory.*")
             trainer.train(resume_from_checkpoint=resume)
         return trainer
+
+    def test_use_cpu_is_respected(self):
+        integrations.transformers.enable()
+        trainer = self.train(use_cpu=True, num_train_epochs=1)
+        self.assertEqual(trainer.args.device.type, "cpu")
+        self.assertEqual(trainer.model.device.type, "cpu")
+        self.assertEqual(self.train(num_train_epochs=1).model.device, HOLOGRAM)
+
+    def test_disable(self):
+        from accelerate import PartialState
+        from accelerate.state import AcceleratorState
+        from transformers import Trainer, training_args
+
+        def opened():
+            return (
+                training_args.is_torch_bf16_gpu_available,
+                Trainer._save_rng_state,
+                Trainer._load_rng_state,
+                PartialState.__init__,
+                os.environ.get("ACCELERATE_TORCH_DEVICE"),
+            )
+
+        before = opened()
+        integrations.transformers.enable()
+        integrations.transformers.enable()
+        for changed, original in zip(opened(), before, strict=True):
+            self.assertNotEqual(changed, original)
+        self.assertEqual(self.arguments().device.type, "hologram")
+        integrations.transformers.disable()
+        integrations.transformers.disable()
+        self.assertEqual(opened(), before)
+        self.assertEqual(self.arguments().device.type, "cpu")
+        # What the user has enabled is the user's to disable.
+        AcceleratorState._reset_state(reset_partial_state=True)
+        integrations.accelerate.enable()
+        integrations.transformers.enable()
+        integrations.transformers.disable()
+        self.assertEqual(self.arguments().device.type, "hologram")
 
     def test_trainer(self):
         integrations.transformers.enable()

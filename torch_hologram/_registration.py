@@ -32,6 +32,7 @@ def register() -> None:
     rename_privateuse1_backend(DEVICE_TYPE)
     from torch_hologram import (
         _by_device_name,
+        _cpu_programs,
         _lightning_hook,
         comm,
         compile,
@@ -52,6 +53,7 @@ def register() -> None:
         # So that lazy modules can be moved by Module.hologram() too, as by cuda() and to().
         UninitializedTensorMixin._allowed_methods.append(getattr(torch.Tensor, DEVICE_TYPE))
     _by_device_name.register()
+    _cpu_programs.register()
     comm.register()
     dlpack.register()
     dynamo.register()

@@ -1,12 +1,16 @@
 """Hugging Face accelerate: ``Accelerator()`` on the device.
 
 accelerate finds a device by asking a fixed list of packages, and takes the one that the environment
-variable ``ACCELERATE_TORCH_DEVICE`` names before that. :func:`enable` sets the variable; nothing in
-accelerate is changed. Processes that are started afterwards inherit it.
+variable ``ACCELERATE_TORCH_DEVICE`` names before that. :func:`enable` changes
+
+- the variable, which processes that are started afterwards inherit;
+- ``PartialState.__init__``, which would take the variable's device also where ``cpu=True`` asks for
+  the CPU.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from importlib import import_module
 from typing import Any
@@ -15,15 +19,18 @@ import torch
 
 from torch_hologram import devices, random
 from torch_hologram._device import DEVICE_TYPE, device_index
-from torch_hologram.integrations import require_attribute
+from torch_hologram.integrations import Changes, require_attribute
 
-__all__ = ["RandomState", "enable"]
+__all__ = ["RandomState", "disable", "enable"]
 
 _VARIABLE = "ACCELERATE_TORCH_DEVICE"
+_changes = Changes()
 
 
 def enable(device: torch.device | str = DEVICE_TYPE) -> None:
-    """Makes the device the one that accelerate chooses. May be called again.
+    """Makes the device the one that accelerate chooses, except where ``cpu=True`` says otherwise.
+
+    May be called again, with another index too.
 
     Args:
         device: ``"hologram"``, or one with an index.
@@ -44,7 +51,39 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
             f"accelerate is on {chosen} already: call enable() before the first Accelerator, "
             "PartialState or TrainingArguments, or PartialState._reset_state() before enable()"
         )
+    if not _changes:
+        init = require_attribute(partial, "__init__", "accelerate", "1.15")
+
+        @functools.wraps(init)
+        def __init__(self: Any, cpu: bool = False, **kwargs: Any) -> None:
+            named = os.environ.pop(_VARIABLE, None) if cpu else None
+            try:
+                init(self, cpu, **kwargs)
+            finally:
+                if named is not None:
+                    os.environ[_VARIABLE] = named
+
+        before = os.environ.get(_VARIABLE)
+        if before is None:
+            _changes.on_undo(os.environ.pop, _VARIABLE, None)
+        else:
+            _changes.on_undo(os.environ.__setitem__, _VARIABLE, before)
+        _changes.set(partial, "__init__", __init__)
     os.environ[_VARIABLE] = str(device)
+
+
+def is_enabled() -> bool:
+    """Returns whether :func:`enable` has been called, and :func:`disable` has not since."""
+    return bool(_changes)
+
+
+def disable() -> None:
+    """Undoes :func:`enable`; does nothing where that was not called.
+
+    What was made before keeps its device, and so does accelerate's state, which the process keeps
+    until ``AcceleratorState._reset_state(reset_partial_state=True)``.
+    """
+    _changes.undo()
 
 
 class RandomState:

@@ -23,11 +23,12 @@ import torch
 
 from torch_hologram import devices, memory
 from torch_hologram._device import DEVICE_TYPE, device_index
-from torch_hologram.integrations import require_attribute
+from torch_hologram.integrations import Changes, require_attribute
 
-__all__ = ["enable", "extend", "parse_devices"]
+__all__ = ["disable", "enable", "extend", "parse_devices"]
 
 _TESTED = "2.6"
+_changes = Changes()
 
 
 class HologramAccelerator:
@@ -133,6 +134,14 @@ def enable() -> None:
         extend(connector)
 
 
+def disable() -> None:
+    """Takes the accelerator away from every package that knows it; :func:`enable` brings it back.
+
+    Trainers that were made before keep theirs. A package that is imported later knows the name.
+    """
+    _changes.undo()
+
+
 def extend(connector: ModuleType) -> None:
     """Opens one package, given the module with its connector; does nothing the second time.
 
@@ -180,6 +189,7 @@ def extend(connector: ModuleType) -> None:
     def need_field(self: Any, name: str) -> Any:
         return require_attribute(self, name, package, _TESTED)
 
-    cls._choose_strategy = _choose_strategy
-    cls._check_and_init_precision = _check_and_init_precision
+    _changes.set(cls, "_choose_strategy", _choose_strategy)
+    _changes.set(cls, "_check_and_init_precision", _check_and_init_precision)
     registry.register(DEVICE_TYPE, accelerator, description="torch_hologram's device")
+    _changes.on_undo(registry.pop, DEVICE_TYPE)

@@ -23,17 +23,19 @@ import torch
 
 from torch_hologram import random
 from torch_hologram._device import DEVICE_TYPE
-from torch_hologram.integrations import accelerate, require_attribute
+from torch_hologram.integrations import Changes, accelerate, require_attribute
 
-__all__ = ["enable"]
+__all__ = ["disable", "enable"]
 
 _RNG_FILE = "hologram_rng_state.pth"
+_changes = Changes()
+_enabled_accelerate = False  # by enable(), so that it is disable()'s to put back
 
 
 def enable(device: torch.device | str = DEVICE_TYPE) -> None:
-    """Makes the device the one that ``TrainingArguments`` choose. May be called again.
+    """Makes the device the one that ``TrainingArguments`` choose, except with ``use_cpu=True``.
 
-    Call it before making ``TrainingArguments``.
+    Call it before making ``TrainingArguments``. May be called again.
 
     Args:
         device: ``"hologram"``, or one with an index.
@@ -59,8 +61,10 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
             "transformers' TrainingArguments take CUDA where it is available: hide it with "
             "CUDA_VISIBLE_DEVICES= in the environment"
         )
+    global _enabled_accelerate
+    _enabled_accelerate = _enabled_accelerate or not accelerate.is_enabled()
     accelerate.enable(device)
-    if getattr(originals[0], "_hologram", False):
+    if _changes:
         return
     bf16_available, save_rng_state, load_rng_state = originals
 
@@ -80,7 +84,19 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
         if path is not None and path.is_file():
             random.set_rng_state_all(torch.load(path, weights_only=True))
 
-    is_torch_bf16_gpu_available._hologram = True  # type: ignore[attr-defined]
-    setattr(arguments, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available)  # noqa: B010
-    trainer_class._save_rng_state = _save_rng_state
-    trainer_class._load_rng_state = _load_rng_state
+    _changes.set(arguments, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available)
+    _changes.set(trainer_class, "_save_rng_state", _save_rng_state)
+    _changes.set(trainer_class, "_load_rng_state", _load_rng_state)
+
+
+def disable() -> None:
+    """Undoes :func:`enable`; does nothing where that was not called.
+
+    accelerate is put back too, unless its own ``enable()`` was called before. What was made before
+    keeps its device; ``TrainingArguments`` that are made afterwards choose anew.
+    """
+    global _enabled_accelerate
+    _changes.undo()
+    if _enabled_accelerate:
+        accelerate.disable()
+        _enabled_accelerate = False
