@@ -21,8 +21,10 @@ SHARD ?= 1/1
 
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
-DEPS := $(VENV)/.dependencies-installed
-FULL_DEPS := $(VENV)/.full-dependencies-installed
+# requirements/SET.txt is installed by the targets that need it: $(call needs,SET ...).
+needs = $(foreach set,$(1),$(VENV)/.installed-$(set))
+# What `make test` needs; mypy reads the packages that the sources import.
+EVERYTHING := $(call needs,build demo test integrations lint)
 # torch before 2.13 wants a setuptools before 82.
 OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools==81.0.0/)
 # The extension is built in place, so one torch at a time owns it: building removes the other stamps.
@@ -37,12 +39,12 @@ EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -nam
 
 ##@ Use
 
-demo: $(BUILT) ## Train a small network on hologram and on cpu; writes demo.png
+demo: $(BUILT) $(call needs,demo) ## Train a small network on hologram and on cpu; writes demo.png
 	$(PY) examples/train_digits.py
 
 ##@ Build
 
-build: $(BUILT) ## Environment, dependencies, and the extension built in place
+build: $(BUILT) ## Environment, what compiling needs, and the extension built in place
 
 $(PY):
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; it needs Python 3.10 or newer (Debian: python3 python3-venv python3-dev)" >&2; exit 1; }
@@ -51,40 +53,39 @@ $(PY):
 	[ -z "$$missing" ] || { echo "make: missing on this machine: $$missing (Debian: apt-get install $$missing)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(DEPS): requirements-dev.txt constraints.txt | $(PY)
-	sed '$(OTHER_TORCH)' constraints.txt > $(VENV)/constraints.txt
-	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt -c $(VENV)/constraints.txt
-	@rm -rf build/temp
-	@touch $@
+$(VENV)/constraints.txt: constraints.txt | $(PY)
+	sed '$(OTHER_TORCH)' constraints.txt > $@
 
-# Under the same constraints, so that nothing of the environment moves.
-$(FULL_DEPS): requirements-full.txt $(DEPS)
-	$(PY) -m pip install --disable-pip-version-check -r requirements-full.txt -c $(VENV)/constraints.txt
+# All sets under the same constraints, so that nothing of the environment moves when one is added.
+$(VENV)/.installed-%: requirements/%.txt $(VENV)/constraints.txt
+	$(PY) -m pip install --disable-pip-version-check -r $< -c $(VENV)/constraints.txt
 	@touch $@
+$(call needs,build): requirements/run.txt
 
 # pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
 # The stamp dates from before the build: a file edited meanwhile is newer.
-$(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(DEPS)
+$(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(call needs,build)
 	@mkdir -p build && rm -f build/.built* && touch build/.begun
 	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@mv build/.begun $@
 
-wheel: $(DEPS) ## dist/*.whl for this Python and this torch
+wheel: $(call needs,build) ## dist/*.whl for this Python and this torch
 	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .
 
-sdist: $(DEPS) ## dist/*.tar.gz
+sdist: $(call needs,build) ## dist/*.tar.gz
 	rm -f dist/*.tar.gz
 	$(PY) -c 'import setuptools.build_meta as backend; print("dist/" + backend.build_sdist("dist"))'
 
 ##@ Test
 
 test: ## Lint, C++ unit tests, generated docs, then every Python test
-	@$(MAKE) build lint test-core check-docs
+	@$(MAKE) build $(EVERYTHING)
+	@$(MAKE) lint test-core check-docs
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
 test-full: ## Every dtype, the tests that take minutes, the sanitizers; SHARD=i/n for a part
-	@$(MAKE) build $(FULL_DEPS)
+	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
 endif
@@ -96,12 +97,12 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan
 
-test-asan: $(DEPS) ## The Python tests, the extension under AddressSanitizer (ARGS: which tests)
+test-asan: $(EVERYTHING) ## The Python tests, the extension under AddressSanitizer (ARGS: which tests)
 	MAX_JOBS=$(JOBS) JOBS=$(JOBS) $(PY) tools/test_asan.py $(ARGS)
 
 test-sanitizers: test-core test-tsan test-asan ## All three
 
-test-mutants: $(DEPS) ## Plant 20 bugs in the stream, one at a time: the tests have to catch each
+test-mutants: $(EVERYTHING) ## Plant 20 bugs in the stream, one at a time: the tests have to catch each
 	$(PY) tools/mutants.py -n $(JOBS) $(ARGS)
 
 # With the torch of that machine, which has to be built for CUDA: no environment is made.
@@ -110,10 +111,10 @@ test-cuda: ## On a machine with an NVIDIA GPU: build for its torch, run what nee
 	$(PYTHON) -m pytest test --ignore=test/conformance -m cuda $(ARGS)
 
 # Only pip of the developer's environment is used: every version has an environment of its own.
-test-matrix: $(DEPS) ## Build and test with every supported torch, build with the newest (VERSIONS)
+test-matrix: $(call needs,build) ## Build and test with every supported torch, build with the newest (VERSIONS)
 	nice $(PY) tools/test_matrix.py --jobs $(JOBS) $(VERSIONS)
 
-check-docs: $(BUILT) ## Run the examples of the docs; is docs/operators.md what the code says?
+check-docs: $(BUILT) $(EVERYTHING) ## Run the examples of the docs; is docs/operators.md what the code says?
 	$(PY) tools/run_examples.py README.md docs/*.md
 	$(if $(TORCH),@echo "docs/operators.md describes the pinned torch: not checked",$(PY) tools/operators.py --check)
 
@@ -124,7 +125,7 @@ test-package: sdist ## Build the sdist into a wheel, install that elsewhere and 
 	$(PY) -m pip install --disable-pip-version-check --no-deps -q --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=$(CURDIR)/build/package/site $(CURDIR)/$(PY) $(CURDIR)/tools/check_package.py
 
-lint: $(DEPS) ## ruff, mypy, clang-format (where version 14 is installed)
+lint: $(EVERYTHING) ## ruff, mypy, clang-format (where version 14 is installed)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	@if clang-format --version 2>/dev/null | grep -q 'version $(CLANG_FORMAT_MAJOR)\.'; then \
@@ -132,7 +133,7 @@ lint: $(DEPS) ## ruff, mypy, clang-format (where version 14 is installed)
 	else echo "clang-format $(CLANG_FORMAT_MAJOR) is not installed: C++ formatting not checked"; fi
 	$(VENV)/bin/mypy
 
-format: $(DEPS) ## Rewrite the sources in the project's format
+format: $(call needs,lint) ## Rewrite the sources in the project's format
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	clang-format -i $(CPP_FILES)
@@ -140,7 +141,7 @@ format: $(DEPS) ## Rewrite the sources in the project's format
 ##@ Measure
 
 # Each goes on where another missed a bound, and the target fails in the end.
-bench: $(BUILT) ## Measure against torch on the CPU; writes benchmarks/results
+bench: $(BUILT) $(call needs,demo) ## Measure against torch on the CPU; writes benchmarks/results
 	missed=0; \
 	$(PY) benchmarks/stream.py || missed=1; \
 	$(PY) benchmarks/device.py || missed=1; \
@@ -149,7 +150,7 @@ bench: $(BUILT) ## Measure against torch on the CPU; writes benchmarks/results
 	exit $$missed
 
 # Of the chains at N = 16, 1e5 and 1e6 only.
-bench-check: $(BUILT) ## Measure again; fail where a committed ratio got more than 10 % worse
+bench-check: $(BUILT) $(call needs,demo) ## Measure again; fail where a committed ratio got more than 10 % worse
 	missed=0; \
 	$(PY) benchmarks/stream.py --check || missed=1; \
 	$(PY) benchmarks/device.py --check || missed=1; \
@@ -160,7 +161,7 @@ bench-check: $(BUILT) ## Measure again; fail where a committed ratio got more th
 docs: $(BUILT) ## Write docs/operators.md from the dispatcher and the recorded conformance results
 	$(PY) tools/operators.py
 
-conformance: $(BUILT) ## Run the conformance suite and record it: test/conformance/results.json
+conformance: $(BUILT) $(call needs,test) ## Run the conformance suite and record it: test/conformance/results.json
 	OMP_NUM_THREADS=1 $(PY) tools/conformance.py record -n $(JOBS)
 
 clean: ## Remove build products (the environment stays)

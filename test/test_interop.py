@@ -356,14 +356,14 @@ class TestToDLPack(HologramTestCase):
 
 
 def needs(package: str):
-    """The package is in requirements-full.txt, which `make test-full` installs.
+    """The package is in requirements/full.txt, which `make test-full` installs.
 
     There its absence is an error. Elsewhere, as in `pytest -m full` by hand, the test is skipped.
     """
     missing = importlib.util.find_spec(package) is None
     full = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
     return pytest.mark.skipif(
-        missing and not full, reason=f"{package} is not installed (requirements-full.txt)"
+        missing and not full, reason=f"{package} is not installed (requirements/full.txt)"
     )
 
 

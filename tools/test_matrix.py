@@ -138,8 +138,10 @@ def constraints(version: str, *, pinned: bool) -> str:
 
 
 def requirements() -> str:
-    """The part of requirements-dev.txt that running, building and testing need."""
-    return (ROOT / "requirements-dev.txt").read_text().split("# lint")[0]
+    """What running, building and testing need, of the sets in requirements/."""
+    sets = ("run", "build", "demo", "test", "integrations")
+    texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in sets]
+    return "".join(texts).replace("-r run.txt\n", "")
 
 
 def count_outcomes(output: str) -> Counter[str]:
