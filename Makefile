@@ -54,7 +54,7 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/constraints.txt: constraints.txt | $(PY)
-	sed '$(OTHER_TORCH)' constraints.txt > $@
+	sed '$(OTHER_TORCH)' constraints.txt > $@.new && mv $@.new $@
 
 # All sets under the same constraints, so that nothing of the environment moves when one is added.
 $(VENV)/.installed-%: requirements/%.txt $(VENV)/constraints.txt
