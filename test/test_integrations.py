@@ -152,9 +152,24 @@ class TestLightning(HologramTestCase):
             assert net.weight.device == device
             import torch_hologram.integrations.lightning as door
             door.enable()  # a second time
+            """,
+            "lightning",
+        )
 
+    def test_disable(self):
+        lightning(
+            """
+            from lightning.pytorch.trainer.connectors.accelerator_connector import (
+                AcceleratorRegistry, _AcceleratorConnector as Connector)
+            import torch_hologram.integrations.lightning as door
+
+            extended = ("_choose_strategy", "_check_and_init_precision")
+            opened = [getattr(Connector, name) for name in extended]
             for _ in range(2):
                 door.disable()
+                assert "hologram" not in AcceleratorRegistry
+                for name, function in zip(extended, opened):
+                    assert getattr(Connector, name) is function.__wrapped__, name
                 for make in (L.Trainer, L.Fabric):
                     try:
                         make(accelerator="hologram")
@@ -162,9 +177,9 @@ class TestLightning(HologramTestCase):
                         assert "hologram" in str(error), error
                     else:
                         raise AssertionError("made without the accelerator")
-                assert train("cpu", epochs=1)[0].losses
             door.enable()
-            assert train("hologram", epochs=1)[0].types == {(device, torch.float32)}
+            assert train("hologram", epochs=1)[0].types == {(torch.device("hologram", 0),
+                                                             torch.float32)}
             """,
             "lightning",
         )
