@@ -186,11 +186,11 @@ def new_outs(form: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
 # torch in test/conformance.
 OWN_ARITHMETIC = {
     "_fused_adam", "_fused_adamw", "_fused_sgd", "addcdiv", "addcmul", "ceil", "clamp", "clamp_max",
-    "clamp_min", "cos", "eq", "erf", "exp", "exp2", "expm1", "floor", "ge", "gelu", "gelu_backward",
-    "gt", "le", "lerp", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "lt", "ne", "pow", "round", "rsqrt", "rsub", "sigmoid", "sigmoid_backward",
-    "silu", "silu_backward", "sin", "sqrt", "tanh", "tanh_backward", "threshold_backward", "trunc",
-    "where",
+    "clamp_min", "cos", "elu", "eq", "erf", "exp", "exp2", "expm1", "floor", "ge", "gelu",
+    "gelu_backward", "gt", "hardswish", "le", "lerp", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "lt", "ne", "pow", "round", "rsqrt", "rsub",
+    "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sqrt", "tanh", "tanh_backward",
+    "threshold_backward", "trunc", "where",
 }  # fmt: skip
 
 

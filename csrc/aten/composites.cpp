@@ -163,6 +163,23 @@ constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
+// x * min(max(x + 3, 0), 6) / 6
+constexpr Composite kHardswish{
+    kReals, [](Builder& b, const View* in) {
+      const View high = b.apply(Op::maximum, {b.apply(Op::add, {in[0], b.number(3)}), b.number(0)});
+      const View gate = b.apply(Op::minimum, {high, b.number(6)});
+      b.apply(Op::div, {b.apply(Op::mul, {in[0], gate}), b.number(6)});
+    }};
+// Of x, alpha * scale, scale and input_scale: (exp(x * input_scale) - 1) * alpha * scale where
+// x <= 0, else x * scale.
+constexpr Composite kElu{
+    kReals,
+    [](Builder& b, const View* in) {
+      const View e = b.apply(Op::expm1, {b.apply(Op::mul, {in[0], in[3]})});
+      const View cut = b.apply(Op::le, {in[0], b.number(0)});
+      b.apply(Op::where, {cut, b.apply(Op::mul, {e, in[1]}), b.apply(Op::mul, {in[0], in[2]})});
+    },
+    kParameter};
 // Powers, as torch's kernel computes them.
 constexpr Composite kSquare{kNumbers,
                             [](Builder& b, const View* in) {
@@ -241,6 +258,9 @@ HOLOGRAM_TAG(silu_out_tag, "aten::silu", "out");
 HOLOGRAM_TAG(silu_backward_tag, "aten::silu_backward", "");
 HOLOGRAM_TAG(sigmoid_backward_tag, "aten::sigmoid_backward", "");
 HOLOGRAM_TAG(tanh_backward_tag, "aten::tanh_backward", "");
+HOLOGRAM_TAG(hardswish_tag, "aten::hardswish", "");
+HOLOGRAM_TAG(hardswish_inplace_tag, "aten::hardswish_", "");
+HOLOGRAM_TAG(hardswish_out_tag, "aten::hardswish", "out");
 HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
 HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
 HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
@@ -320,6 +340,36 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& self, c10::string_view ap
              : here.delegate(grad, self, approximate);
 }
 
+bool attempt_elu(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
+                 const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+  const auto real = [](const Scalar& x) {
+    return !x.isComplex() && !x.isSymbolic() && !x.isBoolean() && x.type() != at::kUInt64;
+  };
+  if (!real(alpha) || !real(scale) || !real(input_scale)) {
+    return false;
+  }
+  // In the precision in which torch computes.
+  const double negative = self.scalar_type() == at::kDouble
+                              ? alpha.toDouble() * scale.toDouble()
+                              : static_cast<double>(alpha.to<float>() * scale.to<float>());
+  return attempt(here, kElu, out, fresh, self, Scalar(negative), scale, input_scale);
+}
+Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale,
+           const Scalar& input_scale) {
+  static Service& here = *new Service("aten::elu", "");
+  Tensor fresh;
+  return attempt_elu(here, nullptr, &fresh, self, alpha, scale, input_scale)
+             ? fresh
+             : here.delegate(self, alpha, scale, input_scale);
+}
+Tensor& elu_(Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+  static Service& here = *new Service("aten::elu_", "");
+  if (!attempt_elu(here, &self, nullptr, std::as_const(self), alpha, scale, input_scale)) {
+    here.delegate(self, alpha, scale, input_scale);
+  }
+  return self;
+}
+
 // clamp has one bound or two.
 bool attempt_clamp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
                    const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
@@ -395,6 +445,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("threshold_backward", &threshold_backward);
   m.impl("gelu", &gelu);
   m.impl("gelu_backward", &gelu_backward);
+  m.impl("hardswish", &functional_form<hardswish_tag, kHardswish, Tensor>);
+  m.impl("hardswish_", &inplace_form<hardswish_inplace_tag, kHardswish>);
+  m.impl("hardswish.out", &out_form<hardswish_out_tag, kHardswish, Tensor>);
+  m.impl("elu", &elu);
+  m.impl("elu_", &elu_);
   m.impl("clamp", &clamp);
   m.impl("clamp_", &clamp_);
   m.impl("clamp_min", &functional_form<clamp_min_tag, kClampMin, Tensor, Scalar>);

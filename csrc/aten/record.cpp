@@ -368,10 +368,85 @@ struct Prepared {
   std::array<View, kMostArguments> in;
 };
 
+// The short way of what follows, for most calls: contiguous tensors of one size and dtype, and
+// numbers that do not change it. False, with nothing done, for others.
+bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
+                   Prepared& prepared) {
+  const size_t first = rule.condition ? 1 : 0;
+  if (in.size() <= first || in[first].tensor == nullptr || (rule.predicate && out != nullptr)) {
+    return false;
+  }
+  const auto type = in[first].tensor->scalar_type();
+  const auto dtype = group_dtype(type);
+  if (!dtype || (rule.dtypes & dtype_bit(compute_dtype(*dtype))) == 0 ||
+      (*dtype == DType::b8 && rule.no_bool)) {
+    return false;
+  }
+  const bool real = (kReal & dtype_bit(*dtype)) != 0;
+  const auto* model = in[first].tensor->unsafeGetTensorImpl();
+  const auto like_model = [&](const c10::TensorImpl* tensor, c10::ScalarType wanted) -> Block* {
+    const bool same = is_plain_strided(tensor) && tensor->is_contiguous() &&
+                      tensor->dtype() == c10::scalarTypeToTypeMeta(wanted) &&
+                      tensor->sizes() == model->sizes() && tensor->device() == model->device();
+    return same ? recordable_block(tensor) : nullptr;
+  };
+  if ((!real && rule.makes_floats) || model->numel() == 0) {
+    return false;
+  }
+  for (size_t i = 0; i < in.size(); ++i) {
+    const bool condition = i < first;
+    const auto* tensor = in[i].tensor == nullptr ? nullptr : in[i].tensor->unsafeGetTensorImpl();
+    const bool copied = tensor != nullptr && is_cpu_number(tensor);
+    if (tensor == nullptr || copied) {
+      if (condition || *dtype == DType::b8 ||
+          (copied && (!rule.cpu_numbers || model->dim() == 0))) {
+        return false;
+      }
+      const auto number = copied ? number_of(tensor) : *in[i].scalar;
+      if (!number || number->isBoolean() || (!real && !number->isIntegral(/*includeBool=*/false)) ||
+          !has_value(*number, *dtype)) {
+        return false;
+      }
+      prepared.in[i] =
+          immediate(immediate_bits(*number, *dtype, rule.keeps_numbers && i > 0), *dtype);
+      continue;
+    }
+    Block* const block = like_model(tensor, condition ? c10::ScalarType::Bool : type);
+    if (block == nullptr) {
+      return false;
+    }
+    if (out != nullptr) {
+      const auto* o = out->unsafeGetTensorImpl();
+      if (overlaps(o, tensor) || (condition && o->data() == tensor->data())) return false;
+    }
+    prepared.in[i] = dense_view(block, tensor, condition ? DType::b8 : *dtype);
+  }
+  Block* written = nullptr;
+  if (out != nullptr) {
+    written = like_model(out->unsafeGetTensorImpl(), type);
+    if (written == nullptr) return false;
+  }
+  prepared.window = &hologram::device(model->device().index()).window();
+  prepared.dtype = *dtype;
+  prepared.space.count = model->numel();
+  if (out == nullptr) {
+    *fresh = make_result(*prepared.window, model->sizes(),
+                         rule.predicate ? c10::ScalarType::Bool : type, model->device().index());
+    out = fresh;
+    written = block_of(fresh->storage().data_ptr());
+  }
+  prepared.out =
+      dense_view(written, out->unsafeGetTensorImpl(), rule.predicate ? DType::b8 : *dtype);
+  return true;
+}
+
 // False, with nothing done, where torch's kernel has to do it.
 bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
              Prepared& prepared) {
   TORCH_INTERNAL_ASSERT_DEBUG_ONLY(in.size() <= kMostArguments);
+  if (prepare_alike(rule, in, out, fresh, prepared)) {
+    return true;
+  }
   // Dtype and device.
   at::native::ResultTypeState types = {};
   std::optional<c10::DeviceIndex> device;
@@ -670,30 +745,6 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   return true;
 }
 
-// The fast path: contiguous tensors of one size and dtype. False, with nothing done, for others.
-static bool prepare_alike(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh,
-                          Prepared& prepared) {
-  c10::SmallVector<const Tensor*, kMostArguments> tensors;
-  for (const Argument& argument : in) tensors.push_back(argument.tensor);
-  const Tensor& first = *in.front().tensor;
-  if (!first.is_contiguous()) {
-    return false;
-  }
-  prepared.window = views_alike(tensors, prepared.in.data());
-  if (prepared.window == nullptr || (kReal & dtype_bit(prepared.in[0].dtype)) == 0) {
-    return false;
-  }
-  prepared.dtype = prepared.in[0].dtype;
-  prepared.space.count = first.numel();
-  const bool predicate = program.is_predicate();
-  *fresh =
-      make_result(*prepared.window, first.sizes(),
-                  predicate ? c10::ScalarType::Bool : first.scalar_type(), first.device().index());
-  prepared.out = dense_view(block_of(fresh->storage().data_ptr()), fresh->unsafeGetTensorImpl(),
-                            predicate ? DType::b8 : prepared.dtype);
-  return true;
-}
-
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh) {
   if (in.size() > kMostArguments) {
     return false;
@@ -704,15 +755,13 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
     }
   }
   Prepared prepared;
-  if (!prepare_alike(program, in, fresh, prepared)) {
-    const Rule rule{.dtypes = kReal,
-                    .predicate = program.is_predicate(),
-                    .keeps_numbers = true,
-                    .cpu_numbers = true,
-                    .widens = true};
-    if (!prepare(rule, in, nullptr, fresh, prepared)) {
-      return false;
-    }
+  const Rule rule{.dtypes = kReal,
+                  .predicate = program.is_predicate(),
+                  .keeps_numbers = true,
+                  .cpu_numbers = true,
+                  .widens = true};
+  if (!prepare(rule, in, nullptr, fresh, prepared)) {
+    return false;
   }
   Builder builder(compute_dtype(prepared.dtype), prepared.space.count,
                   {prepared.space.sizes.data(), prepared.space.sizes.size()});

@@ -1,10 +1,10 @@
 // The op table's math functions, for lanes of f32 and f64 and for scalars.
 //
-// exp, log, tanh and sigmoid of f32 are computed in f32 with explicit fused multiply-adds, which
-// the baseline emulates (slowly): within 1.25 ulp. The other functions of f32 are computed in f64
-// lanes: a relative error below 2^-31 before the one rounding, so within 0.51 ulp. f64 goes lane by
-// lane to the C library. Special values are those of C's functions, denormal results are rounded as
-// any other. Results do not depend on the instruction set. (test/test_math.cpp prints the errors.)
+// Functions of f32 are computed in f32 with explicit fused multiply-adds, which the baseline
+// emulates (slowly): within 1.5 ulp. pow is computed in f64 lanes: a relative error below 2^-30
+// before the one rounding, so within 0.51 ulp. f64 goes lane by lane to the C library. Special
+// values are those of C's functions, denormal results are rounded as any other. Results do not
+// depend on the instruction set. (test/test_math.cpp prints the errors.)
 #pragma once
 
 #include <cmath>
@@ -28,169 +28,62 @@ HOLOGRAM_INLINE D polynomial(D x, double c, Rest... rest) {
 // 2^52 + 2^51: adding it leaves the nearest integer in the low bits.
 inline constexpr double kToInteger = 0x1.8p52;
 
-// exp(z) = scale * (1 + fraction) with |fraction| < 0.42; at |z| beyond 200 that of 200.
+// 2^x, relative error 2^-34; beyond 200 that of 200.
 template <class D>
-struct ExpParts {
-  D scale, fraction;
-};
-
-template <class D>
-HOLOGRAM_INLINE ExpParts<D> exp_parts_of(D integer_bits, D r) {
+HOLOGRAM_INLINE D exp2_of_double(D x) {
   using U = typename D::Bits;
-  const D q = polynomial(r, 1.0, 0.5000000047146057, 0.16666666719028936, 0.04166635277111221,
-                         0.00833329846980059, 0.0013941118895837, 0.00019899285575896282);
-  return {D::from_bits((integer_bits.bits() + U(1023)) << 52), r * q};
+  x = select(x < D(-200), D(-200), x);
+  x = select(x > D(200), D(200), x);
+  const D t = x + D(kToInteger);
+  const D power = D::from_bits((t.bits() + U(1023)) << 52);
+  return power * polynomial(x - (t - D(kToInteger)), 1.0, 0.6931471805417174, 0.24022651075285406,
+                            0.055504109624370045, 0.009618036977337723, 0.0013333430868891513,
+                            0.00015467092340398517, 1.5314931646289428e-05);
 }
 
+// log2(x), relative error 2^-37, of positive numbers that are finite and not denormal.
+// x = 2^n * m with m in [sqrt(1/2), sqrt(2)); log2(m) is odd in s = (m - 1) / (m + 1).
 template <class D>
-HOLOGRAM_INLINE D clamp200(D z) {
-  z = select(z < D(-200), D(-200), z);
-  return select(z > D(200), D(200), z);
-}
-
-template <class D>
-HOLOGRAM_INLINE ExpParts<D> exp_parts(D z) {
-  z = clamp200(z);
-  const D t = z * D(0x1.71547652b82fep+0) + D(kToInteger);
-  return exp_parts_of(t, z - (t - D(kToInteger)) * D(0x1.62e42fefa39efp-1));
-}
-
-struct ExpLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const auto e = exp_parts(x);
-    return e.scale + e.scale * e.fraction;
-  }
-};
-
-struct Exp2Lanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    x = clamp200(x);
-    const D t = x + D(kToInteger);
-    const auto e = exp_parts_of(t, (x - (t - D(kToInteger))) * D(0x1.62e42fefa39efp-1));
-    return e.scale + e.scale * e.fraction;
-  }
-};
-
-struct Expm1Lanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const auto e = exp_parts(x);
-    return select(x == D(0), x, (e.scale - D(1)) + e.scale * e.fraction);
-  }
-};
-
-// x = 2^exponent * m with m in [sqrt(1/2), sqrt(2)); logarithm = log(m), relative error 2^-45.
-template <class D>
-struct LogParts {
-  D exponent, logarithm;
-};
-
-template <class D>
-HOLOGRAM_INLINE LogParts<D> log_parts(D x) {
+HOLOGRAM_INLINE D log2_of_double(D x) {
   using U = typename D::Bits;
-  const U bits = x.bits();
-  const D biased = D::from_bits((bits >> 52) | U(0x4330000000000000u));  // 2^52 + exponent
-  const D m = D::from_bits((bits & U(0x000fffffffffffffu)) | U(0x3ff0000000000000u));
-  const auto high = m > D(0x1.6a09e667f3bcdp+0);
-  const D f = select(high, m * D(0.5), m) - D(1);
-  const D e = biased - D(0x1p52 + 1023);
-  const D s = f / (f + D(2));
-  const D log = s * polynomial(s * s, 1.9999999999999467, 0.6666666667967674, 0.399999948608963,
-                               0.2857216951019829, 0.22174102945205396, 0.1961031447321988);
-  return {select(high, e + D(1), e), log};
+  constexpr uint64_t kOne = 0x3ff0000000000000u, kRoot = 0x3fe6a09e667f3bcdu;
+  const U biased = x.bits() + U(kOne - kRoot);  // the exponent is n + 1023
+  const D m = D::from_bits(x.bits() + U(kOne) - (biased & U(0xfff0000000000000u)));
+  const D n = D::from_bits((biased >> 52) | U(0x4330000000000000u)) - D(0x1p52 + 1023);
+  const D s = (m - D(1)) / (m + D(1));
+  return s * polynomial(s * s, 2.8853900817900855, 0.9617966733431105, 0.5770835846854244,
+                        0.4116727371287426, 0.34072975043615256) +
+         n;
 }
 
-// The rest of log's domain: `log` where x is positive and finite.
-template <class D>
-HOLOGRAM_INLINE D log_domain(D x, D log) {
-  log = select(x > D(0), log, D(__builtin_nan("")));
-  log = select(x == D(0), D(-__builtin_inf()), log);
-  return select(x == D(__builtin_inf()), x, log);
+enum class Rounding { nearest, down, up, zero };  // as x86 numbers them
+
+// Whether the instruction set rounds to whole numbers; the baseline does not.
+template <int W>
+inline constexpr bool kRounds = W > 16;
+
+template <Rounding rounding, class E, int W>
+HOLOGRAM_INLINE Simd<E, W> round_by(Simd<E, W> x) {
+#if defined(__x86_64__)
+  constexpr int kMode = static_cast<int>(rounding) | _MM_FROUND_NO_EXC;
+  if constexpr (W == 64 && sizeof(E) == 4) {
+    return Simd<E, W>(_mm512_roundscale_ps(x.v, kMode));
+  } else if constexpr (W == 64) {
+    return Simd<E, W>(_mm512_roundscale_pd(x.v, kMode));
+  } else if constexpr (sizeof(E) == 4) {
+    return Simd<E, W>(_mm256_round_ps(x.v, kMode));
+  } else {
+    return Simd<E, W>(_mm256_round_pd(x.v, kMode));
+  }
+#endif
+  return x;
 }
-
-struct LogLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const auto p = log_parts(x);
-    return log_domain(x, p.exponent * D(0x1.62e42fefa39efp-1) + p.logarithm);
-  }
-};
-
-struct Log2Lanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const auto p = log_parts(x);
-    return log_domain(x, p.exponent + p.logarithm * D(0x1.71547652b82fep+0));
-  }
-};
-
-struct Log1pLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const D small = x - D(0.5) * x * x;
-    return select(wrap_abs(x) < D(0x1p-20), small, LogLanes::apply(x + D(1)));
-  }
-};
-
-struct ErfLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    const D a = wrap_abs(x);
-    const D near =
-        x * polynomial(x * x, 1.1283791670615435, -0.3761263846802871, 0.11283782495236845,
-                       -0.026865430727670243, 0.005221031807858023, -0.0008484080405535107,
-                       0.00011265959025606609, -9.667044571486996e-06);
-    const D b = select(a < D(4), a, D(4));
-    const D t = D(1) / (b + D(2));
-    const D w = polynomial(t, -0.00016423638708161766, 0.5701232402311412, 1.0350054655420764,
-                           2.808242585430308, -1.7633327048911012, 18.28048562598341,
-                           -30.497617560614998, 15.46911144488589);
-    const D far = with_sign(D(1) - w * ExpLanes::apply(-b * b), x);
-    return select(is_nan(x), x, select(a < D(1), near, far));
-  }
-};
-
-// sin(x + quarter * pi / 2) for |x| up to kSineLimit.
-inline constexpr double kSineLimit = 0x1p20;
-
-template <class D>
-HOLOGRAM_INLINE D sine(D x, unsigned quarter) {
-  using U = typename D::Bits;
-  const D t = x * D(0x1.45f306dc9c883p-1) + D(kToInteger);
-  const D n = t - D(kToInteger);
-  // pi / 2 in parts of 33 bits: n has up to 20, so the products are exact.
-  const D r = (x - n * D(0x1.921fb544p+0)) - n * D(0x1.0b4611a6p-34) - n * D(0x1.3198a2e037073p-69);
-  const U turn = t.bits() + U(quarter);
-  const D z = r * r;
-  const D s = r * polynomial(z, 0.9999999999956688, -0.16666666631563162, 0.008333328779736226,
-                             -0.00019839201388559692, 2.717338055746829e-06);
-  const D c = polynomial(z, 0.9999999999999444, -0.4999999999935047, 0.041666666543813194,
-                         -0.001388888038869402, 2.4798927696218343e-05, -2.7173353546655085e-07);
-  const U even = (turn & U(1)) - U(1);
-  const U y = (s.bits() & even) | (c.bits() & U(~even.v));
-  return D::from_bits(y ^ ((turn & U(2)) << 62));
-}
-
-struct SinLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    return select(x == D(0), x, sine(x, 0));
-  }
-};
-
-struct CosLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x) {
-    return sine(x, 1);
-  }
-};
 
 // Nearest integer, ties to even, as x is in the default rounding mode.
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> math_round(Simd<E, W> x) {
   using T = Simd<E, W>;
+  if constexpr (kRounds<W>) return round_by<Rounding::nearest>(x);
   const T limit(sizeof(E) == 4 ? 0x1p23 : 0x1p52), a = wrap_abs(x);
   return with_sign(select(a < limit, (a + limit) - limit, a), x);
 }
@@ -198,6 +91,7 @@ HOLOGRAM_INLINE Simd<E, W> math_round(Simd<E, W> x) {
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> math_floor(Simd<E, W> x) {
   using T = Simd<E, W>;
+  if constexpr (kRounds<W>) return round_by<Rounding::down>(x);
   const T r = math_round(x);
   return with_sign(select(r > x, r - T(1), r), x);
 }
@@ -205,20 +99,25 @@ HOLOGRAM_INLINE Simd<E, W> math_floor(Simd<E, W> x) {
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> math_ceil(Simd<E, W> x) {
   using T = Simd<E, W>;
+  if constexpr (kRounds<W>) return round_by<Rounding::up>(x);
   const T r = math_round(x);
   return with_sign(select(r < x, r + T(1), r), x);
 }
 
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> math_trunc(Simd<E, W> x) {
+  if constexpr (kRounds<W>) return round_by<Rounding::zero>(x);
   return with_sign(math_floor(wrap_abs(x)), x);
 }
 
+// pow for numbers that f32 has.
 struct PowLanes {
   template <class D>
   HOLOGRAM_INLINE static D apply(D x, D y) {
     const D a = wrap_abs(x);
-    D r = Exp2Lanes::apply(y * Log2Lanes::apply(a));
+    D log = select(a == D(0), D(-__builtin_inf()), log2_of_double(a));
+    log = select(a < D(__builtin_inf()), log, a);
+    D r = exp2_of_double(y * log);
     const auto whole = math_round(y) == y;
     const D half = y * D(0.5);
     const auto odd = whole & (math_round(half) != half);
@@ -231,24 +130,10 @@ struct PowLanes {
   }
 };
 
-// x * y + z rounded to odd, for f32 arguments: rounding that to f32 is rounding once.
-struct FmaLanes {
-  template <class D>
-  HOLOGRAM_INLINE static D apply(D x, D y, D z) {
-    using U = typename D::Bits;
-    const D p = x * y;  // exact
-    const D s = p + z;
-    const D b = s - p;
-    const D error = (p - (s - b)) + (z - b);
-    const U inexact = (typename U::V)((error > D(0)) | (error < D(0))).v;
-    // Away from zero where the error has the sum's sign. No comparison of integers: SSE2 has none.
-    const U even = (s.bits() & U(1)) - U(1);
-    const U step = U(1) - (((error.bits() ^ s.bits()) >> 63) << 1);
-    return D::from_bits(s.bits() + (step & even & inexact));
-  }
-};
-
 // ---- in f32 lanes ----
+
+// Of the baseline, which has no such instruction: a call, because it is much code.
+Native<float, 16> fma_by_doubles(Native<float, 16> x, Native<float, 16> y, Native<float, 16> z);
 
 template <int W>
 HOLOGRAM_INLINE Simd<float, W> math_fma(Simd<float, W> x, Simd<float, W> y, Simd<float, W> z) {
@@ -259,11 +144,7 @@ HOLOGRAM_INLINE Simd<float, W> math_fma(Simd<float, W> x, Simd<float, W> y, Simd
     return Simd<float, W>(_mm256_fmadd_ps(x.v, y.v, z.v));
   }
 #endif
-  Simd<double, W> x0, x1, y0, y1, z0, z1;
-  widen(x, x0, x1);
-  widen(y, y0, y1);
-  widen(z, z0, z1);
-  return narrow(FmaLanes::apply(x0, y0, z0), FmaLanes::apply(x1, y1, z1));
+  if constexpr (W == 16) return Simd<float, W>(fma_by_doubles(x.v, y.v, z.v));
 }
 template <int W>
 HOLOGRAM_INLINE Simd<double, W> math_fma(Simd<double, W> x, Simd<double, W> y, Simd<double, W> z) {
@@ -287,45 +168,155 @@ HOLOGRAM_INLINE F fused_polynomial(F x, double c, Rest... rest) {
   return math_fma(fused_polynomial(x, rest...), x, F(c));
 }
 
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> to_float(Simd<int32_t, W> x) {
+  return Simd<float, W>(__builtin_convertvector(x.v, typename Simd<float, W>::V));
+}
+
+template <int W>
+HOLOGRAM_INLINE bool any(LaneMask<4, W> mask) {
+#if defined(__x86_64__)
+  if constexpr (W == 64) {
+    return _mm512_movepi32_mask((__m512i)mask.v) != 0;
+  } else if constexpr (W == 32) {
+    return _mm256_movemask_ps((__m256)mask.v) != 0;
+  } else if constexpr (W == 16) {
+    return _mm_movemask_ps((__m128)mask.v) != 0;
+  }
+#endif
+  bool some = false;
+  for (int i = 0; i < W / 4; ++i) some |= mask.v[i] != 0;
+  return some;
+}
+
+// Most functions have a short way for a register whose lanes are all ordinary, and the whole way
+// for others. Both give the same bits where both apply.
+
+// The bits of a float as a signed integer.
+template <int W>
+HOLOGRAM_INLINE Simd<int32_t, W> signed_bits(Simd<float, W> x) {
+  return (Native<int32_t, W>)x.v;
+}
+
+// Whether any lane is not a normal positive number.
+template <int W>
+HOLOGRAM_INLINE bool any_beyond_normal(Simd<float, W> x) {
+  using I = Simd<int32_t, W>;
+  const I up = (Native<int32_t, W>)(x.bits() + Simd<uint32_t, W>(0x00800000)).v;
+  return any(up < I(0x01000000));
+}
+
+// 2^n for a whole number n, from the bits of 1.5 * 2^23 + n.
+inline constexpr float kToIntegerFloat = 0x1.8p23f;
+
+// y * 2^n where y is about 1 and the result is normal.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> scale_normal(Simd<float, W> y, Simd<float, W> n_bits) {
+  return Simd<float, W>::from_bits(y.bits() + (n_bits.bits() << 23));
+}
+
+// y * 2^n with one rounding, for y about 1 and any n within 250.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> scale_any(Simd<float, W> y, Simd<float, W> n_bits) {
+  using F = Simd<float, W>;
+  using I = Simd<int32_t, W>;
+#if defined(__x86_64__)
+  if constexpr (W == 64) return F(_mm512_scalef_ps(y.v, (n_bits - F(kToIntegerFloat)).v));
+#endif
+  const auto power = [](I n) { return F::from_bits((typename F::Bits::V)((n + I(127)) << 23).v); };
+  const I n = signed_bits(n_bits) - signed_bits(F(kToIntegerFloat));
+  const I half = n >> 1;
+  return y * power(half) * power(n - half);
+}
+
 // exp(x) = 2^n * (1 + t); x in [-104, 89] or NaN.
 template <int W>
 struct FloatExp {
   using F = Simd<float, W>;
-  using I = Simd<int32_t, W>;
-  F n_bits, n, t;  // n_bits: 1.5 * 2^23 + n
+  F n_bits, t;  // n_bits: 1.5 * 2^23 + n
 
   HOLOGRAM_INLINE explicit FloatExp(F x) {
-    n_bits = math_fma(x, F(0x1.715476p+0), F(0x1.8p23));
-    n = n_bits - F(0x1.8p23);
+    n_bits = math_fma(x, F(0x1.715476p+0), F(kToIntegerFloat));
+    const F n = n_bits - F(kToIntegerFloat);
     F r = math_fma(n, F(-0x1.62e43p-1), x);
     r = math_fma(n, F(0x1.05c61p-29), r);
     const F p =
         fused_polynomial(r, 0.5, 0x1.555526p-3, 0x1.55553ep-5, 0x1.11d95p-7, 0x1.6cdef2p-10);
     t = math_fma(r * r, p, r);
   }
-  // y * 2^n with one rounding, for y about 1.
-  HOLOGRAM_INLINE F scale(F y) const {
-#if defined(__x86_64__)
-    if constexpr (W == 64) return F(_mm512_scalef_ps(y.v, n.v));
-#endif
-    const I i = (typename I::V)(n_bits.bits() - F(0x1.8p23).bits()).v;
-    const I a = i >> 1;
-    return y * power(a) * power(i - a);
-  }
-
- private:
-  HOLOGRAM_INLINE static F power(I n) {
-    return F::from_bits((typename F::Bits::V)((n + I(127)) << 23).v);
-  }
 };
+// The short way's x: 2^n and exp(x) are normal.
+inline constexpr float kExpLimit = 87;
 
 template <int W>
-HOLOGRAM_INLINE Simd<float, W> math_exp(Simd<float, W> x) {
+HOLOGRAM_INLINE Simd<float, W> exp_anywhere(Simd<float, W> x) {
   using F = Simd<float, W>;
   x = select(x < F(-104), F(-104), x);
   x = select(x > F(89), F(89), x);
   const FloatExp<W> e(x);
-  return e.scale(F(1) + e.t);
+  return scale_any(F(1) + e.t, e.n_bits);
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_exp(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  if (W == 64 || any(!(wrap_abs(x) < F(kExpLimit)))) return exp_anywhere(x);
+  const FloatExp<W> e(x);
+  return scale_normal(F(1) + e.t, e.n_bits);
+}
+
+// 2^x is (1 + f * p(f)) * 2^n, with f at most 1/2.
+template <int W>
+struct FloatExp2 {
+  using F = Simd<float, W>;
+  F n_bits, y;  // n_bits: 1.5 * 2^23 + n
+
+  HOLOGRAM_INLINE explicit FloatExp2(F x) {
+    n_bits = x + F(kToIntegerFloat);
+    const F f = x - (n_bits - F(kToIntegerFloat));
+    y = fused_polynomial(f, 1.0, 0x1.62e43p-1, 0x1.ebfbep-3, 0x1.c6af7ap-5, 0x1.3b2a2ap-7,
+                         0x1.5f095ep-10, 0x1.444596p-13);
+  }
+};
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_exp2(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  if (any(!(wrap_abs(x) < F(125)))) {
+    x = select(x < F(-151), F(-151), x);
+    x = select(x > F(129), F(129), x);
+    const FloatExp2<W> e(x);
+    return scale_any(e.y, e.n_bits);
+  }
+  const FloatExp2<W> e(x);
+  return scale_normal(e.y, e.n_bits);
+}
+
+// 2^n * (exp(r) - 1) + (2^n - 1), with exp(r) from 3/4 to 3/2: there no term is larger than the sum
+// by much. |x| below kExpLimit.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> expm1_near(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const F n_bits = math_fma(x, F(0x1.715476p+0), F(-0x1.5bf8p-4)) + F(kToIntegerFloat);
+  const F n = n_bits - F(kToIntegerFloat);
+  F r = math_fma(n, F(-0x1.62e43p-1), x);
+  r = math_fma(n, F(0x1.05c61p-29), r);
+  const F p = fused_polynomial(r, 0x1.000004p-1, 0x1.5554e8p-3, 0x1.5546bep-5, 0x1.11e5fep-7,
+                               0x1.7eab58p-10);
+  const F t = math_fma(r * r, p, r);
+  const F power = scale_normal(F(1), n_bits);
+  return with_sign(math_fma(power, t, power - F(1)), x);
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_expm1(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const auto near = wrap_abs(x) < F(kExpLimit);
+  if (any(!near)) {
+    const F far = select(x < F(0), F(-1), exp_anywhere(x));
+    return select(near, expm1_near(select(near, x, F(0))), far);
+  }
+  return expm1_near(x);
 }
 
 template <int W>
@@ -339,8 +330,8 @@ HOLOGRAM_INLINE Simd<float, W> math_tanh(Simd<float, W> x) {
                           a);
   const F b = select(a > F(10), F(10), a);
   const FloatExp<W> e(b + b);
-  const F far = F(1) - F(2) / (e.scale(F(1) + e.t) + F(1));
-  return with_sign(select(a < F(0.65), near, far), x);
+  const F far = F(1) - F(2) / (scale_normal(F(1) + e.t, e.n_bits) + F(1));
+  return with_sign(select(a >= F(0.65), far, near), x);
 }
 
 // 1 / (1 + e) or e / (1 + e) with e = exp(-|x|), from e and 1 + e with the errors of their
@@ -348,43 +339,176 @@ HOLOGRAM_INLINE Simd<float, W> math_tanh(Simd<float, W> x) {
 template <int W>
 HOLOGRAM_INLINE Simd<float, W> math_sigmoid(Simd<float, W> x) {
   using F = Simd<float, W>;
-  F a = wrap_abs(x);
-  a = select(a > F(104), F(104), a);
-  const FloatExp<W> parts(-a);
   const F one(1);
-  const F y = one + parts.t;
-  const F e = parts.scale(y), e_low = parts.scale(parts.t - (y - one));
-  const F d = one + e;
-  const F d_low = (e - (d - one)) + e_low;
-  const auto negative = x < F(0);
-  const F top = select(negative, e, one), top_low = select(negative, e_low, F(0));
-  const F inverse = one / d;
-  const F q = top * inverse;
-  const F rest = math_fma(-q, d_low, math_fma(-q, d, top) + top_low);
-  return math_fma(rest, inverse, q);
+  const auto quotient = [&](F e, F e_low) __attribute__((always_inline)) {
+    const F d = one + e;
+    const F d_low = (e - (d - one)) + e_low;
+    const auto negative = x < F(0);
+    const F top = select(negative, e, one), top_low = select(negative, e_low, F(0));
+    const F inverse = one / d;
+    const F q = top * inverse;
+    const F rest = math_fma(-q, d_low, math_fma(-q, d, top) + top_low);
+    return math_fma(rest, inverse, q);
+  };
+  const F a = wrap_abs(x);
+  if (W == 64 || any(!(a < F(kExpLimit)))) {
+    const FloatExp<W> parts(-select(a > F(104), F(104), a));
+    const F y = one + parts.t;
+    return quotient(scale_any(y, parts.n_bits), scale_any(parts.t - (y - one), parts.n_bits));
+  }
+  const FloatExp<W> parts(-a);
+  const F y = one + parts.t, power = scale_normal(one, parts.n_bits);
+  return quotient(y * power, (parts.t - (y - one)) * power);
+}
+
+// x = 2^n * m with m in [sqrt(1/2), sqrt(2)), x normal and positive.
+template <int W>
+struct FloatLog {
+  using F = Simd<float, W>;
+  using I = Simd<int32_t, W>;
+  I exponent;  // n << 23
+  F f;         // m - 1
+
+  HOLOGRAM_INLINE explicit FloatLog(F x) {
+    const I bits = signed_bits(x);
+    exponent = (bits - I(0x3f3504f3)) & I(static_cast<int32_t>(0xff800000));
+    f = F((typename F::V)(bits - exponent).v) - F(1);
+  }
+  HOLOGRAM_INLINE F n() const { return to_float(exponent >> 23); }
+  // log(1 + f) + n * log(2)
+  HOLOGRAM_INLINE static F logarithm(F f, F n) {
+    const F z = f * f;
+    F y = f * z *
+          fused_polynomial(f, 0x1.555554p-2, -0x1.000226p-2, 0x1.99a01cp-3, -0x1.54728ap-3,
+                           0x1.22d92ep-3, -0x1.0d8242p-3, 0x1.055ec6p-3, -0x1.38c9dep-4);
+    y = math_fma(n, F(-0x1.05c61p-29), y);
+    y = math_fma(z, F(-0.5), y) + f;
+    return math_fma(n, F(0x1.62e43p-1), y);
+  }
+  // log2(1 + f) + n: the first coefficient in two parts.
+  HOLOGRAM_INLINE static F logarithm2(F f, F n) {
+    const F p = fused_polynomial(f, 0x1.49dcfp-26, -0x1.71547p-1, 0x1.ec7096p-2, -0x1.715afep-2,
+                                 0x1.277ec6p-2, -0x1.eaa1aep-3, 0x1.a2dd64p-3, -0x1.88103cp-3,
+                                 0x1.7eaeaep-3, -0x1.c1f2p-4);
+    return math_fma(f, F(0x1.715476p+0), f * p) + n;
+  }
+};
+
+// The rest of a logarithm's domain: `log` where x is positive and finite.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> log_domain(Simd<float, W> x, Simd<float, W> log) {
+  using F = Simd<float, W>;
+  log = select(x > F(0), log, F(__builtin_nanf("")));
+  log = select(x == F(0), F(-__builtin_inff()), log);
+  return select(x == F(__builtin_inff()), x, log);
+}
+
+// The logarithm that `of` makes of f and n.
+template <int W, class Of>
+HOLOGRAM_INLINE Simd<float, W> log_anywhere(Simd<float, W> x, Of of) {
+  using F = Simd<float, W>;
+  if (any_beyond_normal(x)) {
+    const auto small = x < F(0x1p-126);
+    const FloatLog<W> parts(select(small, x * F(0x1p23), x));
+    return log_domain(x, of(parts.f, parts.n() - select(small, F(23), F(0))));
+  }
+  const FloatLog<W> parts(x);
+  return of(parts.f, parts.n());
 }
 
 template <int W>
 HOLOGRAM_INLINE Simd<float, W> math_log(Simd<float, W> x) {
+  return log_anywhere(x, FloatLog<W>::logarithm);
+}
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_log2(Simd<float, W> x) {
+  return log_anywhere(x, FloatLog<W>::logarithm2);
+}
+
+// 1 + x = 2^n * (1 + f), where f is rounded once: x * 2^-n + (2^-n - 1).
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_log1p(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const F u = F(1) + x;
+  const FloatLog<W> parts(u);
+  // 2^(2 - n), as 2^-n may be denormal.
+  const F four = F((typename F::V)(signed_bits(F(4)) - parts.exponent).v);
+  const F scaled = F((typename F::V)(signed_bits(x) - parts.exponent).v);
+  const F f = scaled + math_fma(four, F(0.25), F(-1));
+  const F log = select(x == F(0), x, FloatLog<W>::logarithm(f, parts.n()));
+  return any_beyond_normal(u) ? log_domain(u, log) : log;
+}
+
+// Close to zero x * p(x^2), then 1 - 2^-q(|x|).
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_erf(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const F a = wrap_abs(x);
+  const F near = math_fma(x,
+                          fused_polynomial(a * a, 0x1.06eba6p-3, -0x1.8126eep-2, 0x1.ce1c18p-4,
+                                           -0x1.b6a74cp-6, 0x1.47f3ep-8, -0x1.3d52c4p-11),
+                          x);
+  const F b = select(a < F(3.93), a, F(3.93));
+  const F q = fused_polynomial(b, -0x1.f7982cp-13, -0x1.a0877ep+0, -0x1.d6823ep-1, -0x1.339e26p-3,
+                               0x1.07bb5p-5, -0x1.21d4dcp-8, 0x1.2bd91cp-12);
+  const FloatExp2<W> e(q);
+  const F far = with_sign(F(1) - scale_normal(e.y, e.n_bits), x);
+  return select(a >= F(0.9), far, near);
+}
+
+// sin(x + quarter * pi / 2) for |x| up to kSineLimit.
+inline constexpr float kSineLimit = 0x1p17f;
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> sine(Simd<float, W> x, unsigned quarter) {
   using F = Simd<float, W>;
   using U = typename F::Bits;
-  const auto small = x < F(0x1p-126);
-  const U bits = select(small, x * F(0x1p23), x).bits();
-  const F biased = F::from_bits((bits >> 23) | U(0x4b000000));  // 2^23 + exponent
-  const F m = F::from_bits((bits & U(0x007fffff)) | U(0x3f800000));
-  const auto high = m > F(0x1.6a09e6p+0);
-  const F f = select(high, m * F(0.5), m) - F(1);
-  F e = biased - select(small, F(0x1p23 + 127 + 23), F(0x1p23 + 127));
-  e = select(high, e + F(1), e);
-  const F z = f * f;
-  F y =
-      f * z *
-      fused_polynomial(f, 0x1.555554p-2, -0x1.fffffcp-3, 0x1.999d5ap-3, -0x1.555b4ap-3,
-                       0x1.23d21ap-3, -0x1.fcf4c6p-4, 0x1.dea282p-4, -0x1.d635bcp-4, 0x1.1d8ea6p-4);
-  y = math_fma(e, F(-0x1.05c61p-29), y);
-  y = math_fma(z, F(-0.5), y) + f;
-  return log_domain(x, math_fma(e, F(0x1.62e43p-1), y));
+  const F t = math_fma(x, F(0x1.45f306p-1), F(kToIntegerFloat));
+  const F n = t - F(kToIntegerFloat);
+  // pi / 2 in three parts. The first difference is exact, of the others `low` is what r lacks.
+  const F first = math_fma(n, F(-0x1.921fb4p+0), x);
+  const F second = n * F(0x1.4442dp-24);
+  const F r = first - second;
+  const F low = math_fma(n, F(-0x1.84698ap-48),
+                         math_fma(n, F(-0x1.4442dp-24), second) + ((first - r) - second));
+  const U turn = t.bits() + U(quarter);
+  const F z = r * r;
+  const F s =
+      math_fma(r * z, fused_polynomial(z, -0x1.555544p-3, 0x1.1106b4p-7, -0x1.99122ap-13), low) + r;
+  const F top = math_fma(z, F(-0.5), F(1));
+  const F rest = math_fma(-r, low, math_fma(z, F(-0.5), F(1) - top));
+  const F c =
+      math_fma(z * z, fused_polynomial(z, 0x1.555548p-5, -0x1.6c0af4p-10, 0x1.99911cp-16), rest) +
+      top;
+  const auto odd = Simd<int32_t, W>((Native<int32_t, W>)(turn << 31).v) < Simd<int32_t, W>(0);
+  return F::from_bits(select(odd, c, s).bits() ^ ((turn & U(2)) << 30));
 }
+
+// Arguments that are larger go to the C library.
+template <int W, class Function>
+HOLOGRAM_INLINE Simd<float, W> sine_anywhere(Simd<float, W> x, Simd<float, W> r, Function exact) {
+  if (any(!(wrap_abs(x) <= Simd<float, W>(kSineLimit)))) {
+    for (int i = 0; i < x.kLanes; ++i) {
+      const double lane = static_cast<double>(x.v[i]);
+      if (!(__builtin_fabs(lane) <= static_cast<double>(kSineLimit))) {
+        r.v[i] = static_cast<float>(exact(lane));
+      }
+    }
+  }
+  return r;
+}
+
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_sin(Simd<float, W> x) {
+  const auto r = select(x == Simd<float, W>(0), x, sine(x, 0));
+  return sine_anywhere(x, r, [](double lane) { return ::sin(lane); });
+}
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_cos(Simd<float, W> x) {
+  return sine_anywhere(x, sine(x, 1), [](double lane) { return ::cos(lane); });
+}
+
+// ---- f64 lanes, one by one ----
 
 template <int W>
 HOLOGRAM_INLINE Simd<double, W> math_exp(Simd<double, W> x) {
@@ -406,69 +530,22 @@ HOLOGRAM_INLINE Simd<double, W> math_sigmoid(Simd<double, W> x) {
   return Simd<double, W>(1) / (Simd<double, W>(1) + math_exp(-x));
 }
 
-// ---- the other functions of the op table ----
-
-template <class Function, int W>
-HOLOGRAM_INLINE Simd<float, W> by_doubles(Simd<float, W> x) {
-  Simd<double, W> low, high;
-  widen(x, low, high);
-  return narrow(Function::apply(low), Function::apply(high));
-}
-
-#define HOLOGRAM_MATH(name, Function)                              \
-  template <int W>                                                 \
-  HOLOGRAM_INLINE Simd<float, W> math_##name(Simd<float, W> x) {   \
-    return by_doubles<Function>(x);                                \
-  }                                                                \
+#define HOLOGRAM_MATH(name)                                        \
   template <int W>                                                 \
   HOLOGRAM_INLINE Simd<double, W> math_##name(Simd<double, W> x) { \
     for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::name(x.v[i]);    \
     return x;                                                      \
   }
-HOLOGRAM_MATH(exp2, Exp2Lanes)
-HOLOGRAM_MATH(expm1, Expm1Lanes)
-HOLOGRAM_MATH(log2, Log2Lanes)
-HOLOGRAM_MATH(log1p, Log1pLanes)
-HOLOGRAM_MATH(erf, ErfLanes)
+HOLOGRAM_MATH(exp2)
+HOLOGRAM_MATH(expm1)
+HOLOGRAM_MATH(log2)
+HOLOGRAM_MATH(log1p)
+HOLOGRAM_MATH(erf)
+HOLOGRAM_MATH(sin)
+HOLOGRAM_MATH(cos)
 #undef HOLOGRAM_MATH
 
-template <int W>
-HOLOGRAM_INLINE bool any(LaneMask<4, W> mask) {
-#if defined(__x86_64__)
-  if constexpr (W == 64) {
-    return _mm512_movepi32_mask((__m512i)mask.v) != 0;
-  } else if constexpr (W == 32) {
-    return _mm256_movemask_ps((__m256)mask.v) != 0;
-  } else if constexpr (W == 16) {
-    return _mm_movemask_ps((__m128)mask.v) != 0;
-  }
-#endif
-  bool some = false;
-  for (int i = 0; i < W / 4; ++i) some |= mask.v[i] != 0;
-  return some;
-}
-
-// Arguments too large for the reduction in f64 go to the C library.
-#define HOLOGRAM_MATH(name, Function)                                                     \
-  template <int W>                                                                        \
-  HOLOGRAM_INLINE Simd<float, W> math_##name(Simd<float, W> x) {                          \
-    Simd<float, W> r = by_doubles<Function>(x);                                           \
-    if (any(wrap_abs(x) > Simd<float, W>(kSineLimit))) {                                  \
-      for (int i = 0; i < x.kLanes; ++i) {                                                \
-        const double lane = static_cast<double>(x.v[i]);                                  \
-        if (__builtin_fabs(lane) > kSineLimit) r.v[i] = static_cast<float>(::name(lane)); \
-      }                                                                                   \
-    }                                                                                     \
-    return r;                                                                             \
-  }                                                                                       \
-  template <int W>                                                                        \
-  HOLOGRAM_INLINE Simd<double, W> math_##name(Simd<double, W> x) {                        \
-    for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::name(x.v[i]);                           \
-    return x;                                                                             \
-  }
-HOLOGRAM_MATH(sin, SinLanes)
-HOLOGRAM_MATH(cos, CosLanes)
-#undef HOLOGRAM_MATH
+// ---- the other functions of the op table ----
 
 template <class E, int W>
 HOLOGRAM_INLINE Simd<E, W> math_sqrt(Simd<E, W> x) {
@@ -498,7 +575,10 @@ HOLOGRAM_INLINE Simd<float, W> math_pow(Simd<float, W> x, Simd<float, W> y) {
   Simd<double, W> x0, x1, y0, y1;
   widen(x, x0, x1);
   widen(y, y0, y1);
-  return narrow(PowLanes::apply(x0, y0), PowLanes::apply(x1, y1));
+  if (any_beyond_normal(x) || any(!(wrap_abs(y) < Simd<float, W>(__builtin_inff())))) {
+    return narrow(PowLanes::apply(x0, y0), PowLanes::apply(x1, y1));
+  }
+  return narrow(exp2_of_double(y0 * log2_of_double(x0)), exp2_of_double(y1 * log2_of_double(x1)));
 }
 template <int W>
 HOLOGRAM_INLINE Simd<double, W> math_pow(Simd<double, W> x, Simd<double, W> y) {
