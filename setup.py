@@ -3,6 +3,8 @@
 import glob
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from runpy import run_path
 
@@ -31,7 +33,27 @@ if TORCH_MINOR not in SUPPORTED and not ANY_TORCH:
         f"found {torch.__version__}"
     )
 
+# A wheel runs with the minor version that it was compiled for and with no other. What is not
+# compiled yet, the source distribution, can be with each that is supported.
+FIRST, LAST = SUPPORTED[0], SUPPORTED[-1]
+if "sdist" not in sys.argv and not ANY_TORCH:
+    FIRST = LAST = TORCH_MINOR
+TORCH = f"torch>={FIRST},<{LAST.split('.')[0]}.{int(LAST.split('.')[1]) + 1}"
+
 VERSION = re.search(r'^version = "(.+)"$', Path("pyproject.toml").read_text(), re.M).group(1)
+
+
+def repository() -> str | None:
+    """The page of the repository: as an unpacked source distribution says, or of git's `origin`."""
+    if Path("PKG-INFO").exists():
+        found = re.search(r"^Project-URL: Source, (.+)$", Path("PKG-INFO").read_text(), re.M)
+        return found.group(1) if found else None
+    git = ["git", "config", "--get", "remote.origin.url"]
+    try:
+        remote = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        return None
+    return run_path("tools/index_readme.py")["web_address"](remote)
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -139,7 +161,15 @@ class build_ext(BuildExtension):
         super().copy_extensions_to_source()
 
 
+SOURCE = repository()
+
 setup(
+    install_requires=[TORCH, "numpy"],
+    long_description=run_path("tools/index_readme.py")["for_index"](
+        Path("README.md").read_text(), SOURCE, f"v{VERSION}"
+    ),
+    long_description_content_type="text/markdown",
+    project_urls={"Source": SOURCE} if SOURCE else {},
     ext_modules=[
         CppExtension(
             "torch_hologram._C",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 from common import ROOT
 
 sys.path.append(str(ROOT / "tools"))  # after test/, which has a package of the same name as one
+import index_readme
 import mirror
 import test_matrix as matrix
 from conftest import parse_shard, shard_of
@@ -60,8 +63,98 @@ def test_constraints_pin_another_torch_and_keep_the_rest() -> None:
 
 def test_requirements_are_what_tests_need() -> None:
     names = [line for line in matrix.requirements().splitlines() if line and line[0] != "#"]
-    assert {"torch", "pytest", "ninja"} <= set(names)
+    assert {"torch", "pytest", "ninja", "transformers", "scikit-learn"} <= set(names)
     assert "mypy" not in names
+    assert not any(name.startswith("-") for name in names)
+
+
+def installed_by(target: str, venv: Path) -> list[str]:
+    """The sets of requirements that a target of the Makefile installs into a new environment."""
+    command = ["make", "-n", target, f"VENV={venv}", f"PYTHON={sys.executable}"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"-r requirements/([a-z]+)\.txt", output)
+
+
+def test_targets_install_what_they_need(tmp_path: Path) -> None:
+    assert installed_by("build", tmp_path) == ["build"]
+    assert installed_by("demo", tmp_path) == ["build", "demo"]
+    everything = {"build", "demo", "test", "integrations", "lint"}
+    assert set(installed_by("test", tmp_path)) == everything
+    assert set(installed_by("test-full", tmp_path)) == {*everything, "full"}
+    assert {path.stem for path in (ROOT / "requirements").iterdir()} == {*everything, "run", "full"}
+
+
+def test_every_requirement_is_pinned() -> None:
+    def name(line: str) -> str:
+        return re.split(r"[=; ]", line)[0].lower().replace("_", "-")
+
+    pinned = {name(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    for path in (ROOT / "requirements").iterdir():
+        for line in path.read_text().splitlines():
+            if line and line[0] not in "#-":
+                assert name(line) in pinned, (path.name, line)
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://git.example/owner/name.git", "https://git.example/owner/name"),
+        ("https://user:secret@git.example/owner/name", "https://git.example/owner/name"),
+        ("git@git.example:owner/name.git", "https://git.example/owner/name"),
+        ("ssh://git@git.example/owner/name.git", "https://git.example/owner/name"),
+        ("/srv/git/name.git", None),
+        ("../name", None),
+        ("", None),
+    ],
+)
+def test_address_of_the_repository(remote: str, address: str | None) -> None:
+    assert index_readme.web_address(remote) == address
+
+
+def test_readme_on_a_package_index() -> None:
+    text = "[a `[x]` b](docs/a.md#c), [d](#e), [f](https://f.example)\n\n![p](b/p.png)\n"
+    linked = index_readme.for_index(text, "https://git.example/o/n", "v1")
+    assert linked == (
+        "[a `[x]` b](https://git.example/o/n/blob/v1/docs/a.md#c), [d](#e), [f](https://f.example)"
+        "\n\n![p](https://git.example/o/n/raw/v1/b/p.png)\n"
+    )
+    unlinked = index_readme.for_index(text, None, "v1")
+    assert unlinked == "a `[x]` b, [d](#e), [f](https://f.example)\n\n\n"
+    for address in ("https://git.example/o/n", None):
+        page = index_readme.for_index((ROOT / "README.md").read_text(), address, "v1")
+        targets = re.findall(r"\]\(([^)]+)\)", page)
+        assert all(target.startswith(("https://", "#")) for target in targets), targets
+
+
+def test_metadata_names_the_torch_of_the_build(tmp_path: Path) -> None:
+    """A wheel's the minor version it was compiled for, the source distribution's all supported."""
+    source = tmp_path / "source"
+    mirror.mirror(source)
+    (source / "torch_hologram" / "_build_info.py").write_text("stale = True\n")
+    for command, first, last in (
+        ("egg_info", matrix.minor(torch.__version__), matrix.minor(torch.__version__)),
+        ("sdist", SUPPORTED[0], SUPPORTED[-1]),
+    ):
+        process = subprocess.run(
+            [sys.executable, "setup.py", "-q", command],
+            cwd=source,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
+        metadata = (source / "torch_hologram.egg-info" / "PKG-INFO").read_text()
+        wanted = re.search(r"^Requires-Dist: torch(.+)$", metadata, re.M)
+        assert wanted is not None, metadata
+        after = f"2.{int(last.split('.')[1]) + 1}"
+        assert sorted(wanted[1].split(",")) == [f"<{after}", f">={first}"]
+        assert "](docs/" not in metadata
+    (archive,) = (source / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"setup.py", "requirements/run.txt", "CHANGELOG.md", "SECURITY.md"} <= names
+    assert "torch_hologram/_build_info.py" not in names
 
 
 @pytest.mark.parametrize(
