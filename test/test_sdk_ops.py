@@ -457,6 +457,16 @@ class TestMisuse(OpsTestCase):
             ops.vector_add(self.executor, c, c, part)
         self.assertEqual(c.to_numpy().tolist(), [0.0] * 16)
 
+    def test_sizes_are_integers(self):
+        a = self.buffer(self.normal(4))
+        for call in (
+            lambda: ops.gemm(self.executor, a, self.empty(4), self.empty(4), 2.0, 2, 2),
+            lambda: ops.gemm(self.executor, a, self.empty(4), self.empty(4), 2, 2, 2.0),
+            lambda: ops.matvec(self.executor, a, self.empty(2), self.empty(2), 2.0, 2),
+        ):
+            with self.assertRaisesRegex(TypeError, "must be an integer, not float"):
+                call()
+
     def test_signatures(self):
         for name in ops.BUFFERS:
             function = getattr(ops, name)

@@ -218,7 +218,9 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n:
             and (a._own and b._own and c._own and a is not c is not b)
         )
         if quick:
-            x, y, z = a._data().view(m, k), b._data().view(k, n), c._data().view(m, n)
+            x, y, z = a._tensor, b._tensor, c._tensor
+            assert x is not None and y is not None and z is not None
+            x, y, z = x.view(m, k), y.view(k, n), z.view(m, n)
     except (AttributeError, TypeError):  # something else than an executor, buffers and integers
         quick = False
     if quick:
@@ -238,7 +240,9 @@ def matvec(executor: Executor, a: Buffer, x: Buffer, y: Buffer, m: int, n: int) 
             and (a._own and x._own and y._own and a is not y is not x)
         )
         if quick:
-            matrix, vector, out = a._data().view(m, n), x._data(), y._data()
+            matrix, vector, out = a._tensor, x._tensor, y._tensor
+            assert matrix is not None and vector is not None and out is not None
+            matrix = matrix.view(m, n)
     except (AttributeError, TypeError):
         quick = False
     if quick:
