@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from html import escape
 
 __all__ = ["Statistics", "html_table", "preformatted", "text_table"]
 
@@ -31,6 +30,8 @@ def text_table(header: Row, rows: Iterable[Row]) -> str:
 def html_table(header: Row, rows: Iterable[Row], caption: str = "") -> str:
     """Returns the same as HTML."""
 
+    from html import escape  # notebooks have it; `import torch` does without
+
     def line(cells: Row, tag: str) -> str:
         return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
 
@@ -41,6 +42,8 @@ def html_table(header: Row, rows: Iterable[Row], caption: str = "") -> str:
 
 def preformatted(text: str) -> str:
     """Returns text as HTML that keeps its lines."""
+    from html import escape
+
     return f"<pre>{escape(text)}</pre>"
 
 
