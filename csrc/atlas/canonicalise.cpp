@@ -28,6 +28,7 @@ struct Draft {
   ComputeClass compute_class;
   uint16_t space;
   uint16_t shape = 0;
+  uint16_t turn = 0;
   std::vector<Node> nodes;
   std::vector<uint16_t> accesses;    // operands that are loaded, then those stored to
   std::vector<uint16_t> immediates;  // numbers of the program's
@@ -196,7 +197,9 @@ class Canonicaliser {
   std::optional<size_t> choose(const Instruction& instruction, uint16_t shape) {
     std::vector<size_t> candidates;
     const auto consider = [&](size_t group) {
-      if (fits(drafts_[group], instruction, shape)) candidates.push_back(group);
+      if (group >= turn_begin_ && fits(drafts_[group], instruction, shape)) {
+        candidates.push_back(group);
+      }
     };
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
@@ -328,10 +331,15 @@ class Canonicaliser {
 
   void add(const Instruction& instruction) {
     const uint16_t shape = shape_of(instruction);
+    if (instruction.turn != turn_) {
+      turn_ = instruction.turn;
+      turn_begin_ = drafts_.size();
+    }
     std::optional<size_t> chosen = choose(instruction, shape);
     if (!chosen) {
       chosen = drafts_.size();
       drafts_.emplace_back(class_of(instruction.dtype), instruction.space);
+      drafts_.back().turn = turn_;
     }
     const size_t group = *chosen;
     const Constraints bounds = constraints(instruction, group);
@@ -358,6 +366,7 @@ class Canonicaliser {
       node = compute(draft, op, dtype, in, instruction.arity);
     }
     write(group, instruction.out, node, dtype);
+    values_.back().wanted = instruction.kept != 0;
   }
 
   void write(size_t group, uint16_t access, uint16_t node, DType dtype) {
@@ -571,17 +580,17 @@ class Canonicaliser {
     return text;
   }
 
-  static void batch(std::vector<Batch>& groups, const std::vector<size_t>& levels, size_t most,
-                    Plan& plan) {
+  void batch(std::vector<Batch>& groups, const std::vector<size_t>& levels, size_t most,
+             Plan& plan) const {
     std::vector<std::vector<size_t>> by_level(most + 1);
     for (size_t i = 0; i < groups.size(); ++i) {
       if (!groups[i].members.empty()) by_level[levels[i]].push_back(i);
     }
     for (const auto& level : by_level) {
-      std::map<std::string, size_t> known;
+      std::map<std::pair<uint16_t, std::string>, size_t> known;
       for (const size_t i : level) {
         const auto [found, fresh] =
-            known.try_emplace(signature(groups[i].group), plan.batches.size());
+            known.try_emplace({drafts_[i].turn, signature(groups[i].group)}, plan.batches.size());
         if (fresh) {
           plan.batches.push_back(std::move(groups[i]));
         } else {
@@ -592,15 +601,30 @@ class Canonicaliser {
   }
 
   void find_scratch(Plan& plan) const {
-    std::vector<bool> used(program_.slots.size(), false);
+    std::vector<bool> used(program_.slots.size(), false), own(used);
+    std::vector<size_t> turns(used.size(), 0);  // 1 + the one that stores to it
     for (const Batch& batch : plan.batches) {
       for (const auto& member : batch.members) {
         for (const uint16_t access : member.accesses) used[program_.accesses[access].slot] = true;
+        for (const Node& node : batch.group.nodes) {
+          if (node.kind != NodeKind::load) continue;
+          own[program_.accesses[member.accesses[node.a]].slot] = true;
+        }
       }
+    }
+    for (const Value& value : values_) {
+      if (!value.wanted) continue;
+      const uint16_t slot = program_.accesses[value.access].slot;
+      const size_t turn = drafts_[value.group].turn + size_t{1};
+      if (turns[slot] != 0 && turns[slot] != turn) own[slot] = true;
+      turns[slot] = turn;
     }
     for (size_t i = 0; i < used.size(); ++i) {
       const SlotKey& slot = program_.slots[i];
-      if (used[i] && slot.inside && !slot.live) plan.scratch.push_back(static_cast<uint16_t>(i));
+      if (!used[i] || !slot.inside || slot.live) continue;
+      if (!own[i] && plan.discarded.size() < turns[i]) plan.discarded.resize(turns[i]);
+      auto& memory = own[i] ? plan.scratch : plan.discarded[turns[i] - 1];
+      memory.push_back(static_cast<uint16_t>(i));
     }
   }
 
@@ -618,6 +642,8 @@ class Canonicaliser {
   std::vector<std::vector<uint16_t>> overlaps_;  // of each access
   std::vector<Value> values_;
   std::vector<Draft> drafts_;
+  uint16_t turn_ = 0;
+  size_t turn_begin_ = 0;  // its first group
 };
 
 }  // namespace

@@ -8,6 +8,9 @@
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.
 //
+// Where results are kept (keep.h), values that no instruction reads are stored too, and groups of
+// different turns are neither joined nor batched.
+//
 // If the program contracts, a*b + c is fma(a, b, c), a*b - c is fma(a, b, -c) and c - a*b is
 // fma(-a, b, c) in f32 and f64, where nothing else needs a*b. (Of two products the first is taken.)
 // That is not exact, and off by default.
@@ -45,6 +48,9 @@ struct Plan {
   // Slots whose values pass from group to group although their block is gone: they need memory
   // while the plan runs.
   std::vector<uint16_t> scratch;
+  // By turn: slots that are stored to for nobody, of blocks that are gone (Instruction::kept). They
+  // need memory too, and the turns take the same.
+  std::vector<std::vector<uint16_t>> discarded;
   int stores_elided = 0;  // instructions whose result never reaches memory
 };
 

@@ -200,6 +200,7 @@ void validate(const Program& program) {
 void validate(const Plan& plan, const Program& program) {
   const Overlaps overlaps = overlaps_of(program);
   std::set<uint16_t> scratch(plan.scratch.begin(), plan.scratch.end());
+  for (const auto& turn : plan.discarded) scratch.insert(turn.begin(), turn.end());
   for (size_t i = 0; i < plan.batches.size(); ++i) {
     const Batch& batch = plan.batches[i];
     check_group(batch.group, i);

@@ -39,7 +39,11 @@ struct Instruction {
   uint16_t out;  // access
   std::array<Source, 3> in;
   uint16_t space;
-  uint16_t unused = 0;  // the key is compared as bytes
+  // Set while results are kept (atlas/keep.h), else 0: the result is stored though nobody reads it,
+  // and instructions of different turns share no work.
+  uint16_t kept : 1 = 0;
+  uint16_t turn : 15 = 0;
+  static constexpr uint16_t kMostTurns = 0x7fff;
 };
 static_assert(sizeof(Instruction) == 16);
 

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/keep.h"
 
 namespace hologram {
 namespace {
@@ -81,6 +83,43 @@ std::shared_ptr<const Failure> failure_of(const std::exception& error) {
   const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
                              dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
+}
+
+// Tells a watcher, if there is one, how long it lives.
+class Watched {
+ public:
+  template <class Name>
+  Watched(Watcher* watcher, Name&& name) : watcher_(watcher) {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->begin(name());
+  }
+  ~Watched() {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->end();
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  Watcher* watcher_;
+};
+
+// What a profiler shows of a pass: its operations, in order, each once.
+std::string pass_name(const Group& group) {
+  constexpr size_t kMostNames = 8;
+  std::vector<std::string_view> names;
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::compute) continue;
+    const std::string_view name = op_info(node.op).name;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) names.push_back("copy");
+  std::string text = "hologram::pass (";
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+    if (i != 0) text += ", ";
+    text += names[i];
+  }
+  return text + (names.size() > kMostNames ? ", ...)" : ")");
 }
 
 }  // namespace
@@ -277,7 +316,8 @@ inline void Window::append(const Operands& operands, uint64_t number) {
   instruction.dtype = operands.dtype;
   instruction.arity = static_cast<uint8_t>(operands.arity);
   instruction.space = space;
-  instruction.unused = 0;
+  instruction.kept = 0;
+  instruction.turn = 0;
   for (size_t i = 0; i < 3; ++i) {
     const View& in = operands.in[i];
     if (static_cast<int>(i) >= operands.arity) {
@@ -340,6 +380,10 @@ bool Window::keep(BlockState* block) noexcept {
 }
 
 void Window::flush(FlushReason reason) {
+  if (reason == FlushReason::read) {
+    if (const Hook hook = before_read_.load(std::memory_order_acquire)) [[unlikely]]
+      hook();
+  }
   Outcome outcome;
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
@@ -360,7 +404,13 @@ void Window::flush(FlushReason reason) {
       }
     }
     const size_t recorded = running_->program.code.size();
-    outcome = run(*running_);
+    if (keeping()) [[unlikely]]
+      mark_kept(running_->program);
+    const bool watched = watcher_ != nullptr && watcher_->watches();
+    const Watched whole(watched ? watcher_ : nullptr, [&] {
+      return std::string("hologram::flush (") + flush_reason_name(reason) + ")";
+    });
+    outcome = run(*running_, watched);
     if (!origin.empty()) [[unlikely]] {
       captured_.push_back({reason, std::move(origin), running_->program, running_->origins,
                            outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
@@ -472,6 +522,22 @@ void Window::evict() {
       std::erase_if(plans_, [&](const auto& item) { return item.second.used < oldest_kept; });
 }
 
+// So that what nobody reads shares no cache line.
+static size_t aligned(size_t bytes) {
+  return (bytes + 63) & ~size_t{63};
+}
+
+// What the turn that needs most stores for nobody.
+static size_t discarded_bytes(const Plan& plan, const Program& program) {
+  size_t most = 0;
+  for (const auto& turn : plan.discarded) {
+    size_t bytes = 0;
+    for (const uint16_t slot : turn) bytes += aligned(program.blocks[slot]->bytes);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 // Takes all the scratch that a plan needs, or nothing; where there is none, `unwritable` says why.
 bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                              std::shared_ptr<const Failure>& first) {
@@ -485,7 +551,7 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
     return text;
   };
   bool complete = true;
-  frame_.scratch.reserve(plan.scratch.size());
+  frame_.scratch.reserve(plan.scratch.size() + 1);
   for (const uint16_t slot : plan.scratch) {
     try {
       frame_.scratch.push(executor_.allocate_scratch(program.blocks[slot]->bytes));
@@ -494,6 +560,23 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
       unwritable[slot] = std::make_shared<const Failure>(Failure{
           std::string(error.what()) + " It was to hold the result of " + writer(slot) + ".", true});
       if (!first) first = unwritable[slot];
+      complete = false;
+    }
+  }
+  if (const size_t bytes = discarded_bytes(plan, program); bytes != 0) {
+    try {
+      frame_.scratch.push(executor_.allocate_scratch(bytes));
+    } catch (const OutOfMemory& error) {
+      unwritable.resize(program.slots.size());
+      for (const auto& turn : plan.discarded) {
+        for (const uint16_t slot : turn) {
+          unwritable[slot] = std::make_shared<const Failure>(
+              Failure{std::string(error.what()) + " It was to hold the result of " + writer(slot) +
+                          ", which nobody reads and keep_results() stores.",
+                      true});
+          if (!first) first = unwritable[slot];
+        }
+      }
       complete = false;
     }
   }
@@ -506,7 +589,7 @@ void Window::release_scratch() noexcept {
   frame_.scratch.clear();
 }
 
-Window::Outcome Window::run(Open& open) {
+Window::Outcome Window::run(Open& open, bool watched) {
   Program& program = open.program;
   Outcome outcome;
   Column<Instruction> recorded;  // all of them, once some have been dropped
@@ -523,7 +606,7 @@ Window::Outcome Window::run(Open& open) {
         outcome.compiled = passing_.get();
       }
       if (reserve_scratch(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
-        execute(*outcome.compiled, program, outcome);
+        execute(*outcome.compiled, program, outcome, watched);
         break;
       }
     }
@@ -579,7 +662,8 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
   program.code.truncate(kept);  // in place: the room that was made for recording stays
 }
 
-void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome) {
+void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome,
+                     bool watched) {
   auto& bases = frame_.bases;
   bases.clear();
   bases.reserve(program.blocks.size());
@@ -590,6 +674,14 @@ void Window::execute(const Compiled& compiled, const Program& program, Outcome& 
   for (size_t i = 0; i < compiled.plan.scratch.size(); ++i) {
     bases[compiled.plan.scratch[i]] = static_cast<char*>(frame_.scratch[i]);
   }
+  for (const auto& turn : compiled.plan.discarded) {
+    char* place =
+        frame_.scratch.empty() ? nullptr : static_cast<char*>(*(frame_.scratch.end() - 1));
+    for (const uint16_t slot : turn) {
+      bases[slot] = place;
+      place += aligned(program.blocks[slot]->bytes);
+    }
+  }
   for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
     const Batch* batch = &compiled.plan.batches[i];
     Batch rest;
@@ -598,6 +690,7 @@ void Window::execute(const Compiled& compiled, const Program& program, Outcome& 
       batch = &rest;
     }
     frame_.bind(*batch, compiled.traversals[i], program, run_.bytes_moved);
+    const Watched pass(watched ? watcher_ : nullptr, [&] { return pass_name(batch->group); });
     try {
       executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
     } catch (const std::exception& error) {

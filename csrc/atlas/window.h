@@ -126,6 +126,17 @@ class Executor : public GroupExecutor {
   virtual void free_scratch(void* memory) noexcept = 0;
 };
 
+// Is told what runs, for profilers: by the thread that runs it, outside all locks but the one
+// that runs programs one after another, so it must not flush.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  // Asked at each flush; the others are called only where it answers yes.
+  virtual bool watches() noexcept = 0;
+  virtual void begin(const std::string& name) = 0;
+  virtual void end() noexcept = 0;  // of what began last and has not ended
+};
+
 class Window {
  public:
   // With false each instruction is executed when it is recorded, by the same kernels.
@@ -137,6 +148,10 @@ class Window {
     contracting_.store(on, std::memory_order_relaxed);
   }
   static bool contracting() noexcept { return contracting_.load(std::memory_order_relaxed); }
+
+  // With true programs compute what nobody reads, too (keep.h); those that are open, too.
+  static void set_keeping(bool on) noexcept { keeping_.store(on, std::memory_order_relaxed); }
+  static bool keeping() noexcept { return keeping_.load(std::memory_order_relaxed); }
 
   explicit Window(Executor& executor);
   ~Window();
@@ -156,6 +171,15 @@ class Window {
   static void set_before_record(Hook hook) noexcept {
     before_record_.store(hook, std::memory_order_release);
   }
+
+  // Called before what outside a stream touches makes a window run, outside all locks, while it is
+  // not null. If it throws, nothing runs, and that is thrown.
+  static void set_before_read(Hook hook) noexcept {
+    before_read_.store(hook, std::memory_order_release);
+  }
+
+  // Set once, before any window is used.
+  static void set_watcher(Watcher* watcher) noexcept { watcher_ = watcher; }
 
   // Keeps what is flushed, for explain. `locate` says where the calling thread is; it is called
   // outside all locks, and only while some window captures.
@@ -274,12 +298,12 @@ class Window {
     std::shared_ptr<const Failure> raised;  // the first one
     size_t failed = 0;                      // instructions
   };
-  Outcome run(Open& open);
+  Outcome run(Open& open, bool watched);
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
   void release_scratch() noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
-  void execute(const Compiled& compiled, const Program& program, Outcome& outcome);
+  void execute(const Compiled& compiled, const Program& program, Outcome& outcome, bool watched);
   static bool covers(const Program& program, uint16_t access, uint16_t space);
   static void mark_stores(const Program& program, const Group& group, const Batch::Member& member,
                           const std::shared_ptr<const Failure>& failure, Failures& failures);
@@ -289,8 +313,11 @@ class Window {
   inline static Raise raise_ = &throw_error;
   inline static Locate locate_ = [] { return std::string("?"); };
   inline static std::atomic<Hook> before_record_{nullptr};
+  inline static std::atomic<Hook> before_read_{nullptr};
+  inline static Watcher* watcher_ = nullptr;
   inline static std::atomic<bool> recording_{true};
   inline static std::atomic<bool> contracting_{false};
+  inline static std::atomic<bool> keeping_{false};
 
   Executor& executor_;
   mutable SpinLock lock_;
