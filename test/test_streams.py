@@ -29,6 +29,23 @@ class TestStreams(HologramTestCase):
         self.assertNotEqual(first, torch.hologram.default_stream())
         self.assertEqual(len({first, second, torch.hologram.default_stream()}), 3)
 
+    def test_priority(self):
+        least, most = torch.hologram.Stream.priority_range()
+        self.assertEqual((least, most), (0, -1))
+        for given, got in ((0, 0), (-1, -1), (-5, -1)):  # clamped, as in torch.cuda
+            self.assertEqual(torch.hologram.Stream(priority=given).priority, got)
+        self.assertEqual(torch.hologram.default_stream().priority, 0)
+        with self.assertRaisesRegex(RuntimeError, "less than or equal to 0, got 1"):
+            torch.hologram.Stream(priority=1)
+
+    def test_stream_from_external(self):
+        stream = torch.hologram.Stream()
+        self.assertEqual(torch.hologram.get_stream_from_external(stream.native_handle), stream)
+        default = torch.hologram.get_stream_from_external(0, "hologram:0")
+        self.assertEqual(default, torch.hologram.default_stream())
+        with self.assertRaisesRegex(RuntimeError, "hologram:0 has no stream with id 123456"):
+            torch.hologram.get_stream_from_external(123456)
+
     def test_wrapping_an_existing_stream(self):
         stream = torch.hologram.Stream()
         same = torch.hologram.Stream(
@@ -120,6 +137,13 @@ class TestEvents(HologramTestCase):
         event = torch.hologram.Event()
         self.assertIsInstance(event, torch.Event)
         self.assertEqual(event.device.type, "hologram")
+
+    def test_no_other_process_waits_for_one(self):
+        event = torch.hologram.Event(enable_timing=True, blocking=True, interprocess=False)
+        event.record()
+        for option in ("interprocess", "external"):
+            with self.assertRaisesRegex(NotImplementedError, "known to this process alone"):
+                torch.hologram.Event(**{option: True})
 
     def test_record_query_wait(self):
         stream, event = torch.hologram.Stream(), torch.hologram.Event()

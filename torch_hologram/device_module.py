@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import OutOfMemoryError
+from torch import AcceleratorError, OutOfMemoryError
 
-from torch_hologram import _C, amp, boundary, comm, memory, random
+from torch_hologram import _C, amp, boundary, comm, memory, random, streams
 from torch_hologram._device import lazy_init
+from torch_hologram.absent import ABSENT
 from torch_hologram.alias import alias_as_cpu, alias_from_cpu
 from torch_hologram.amp import get_amp_supported_dtype, is_bf16_supported
 from torch_hologram.devices import (
@@ -18,14 +19,19 @@ from torch_hologram.devices import (
     device,
     device_count,
     device_of,
+    get_arch_list,
     get_device_capability,
     get_device_name,
     get_device_properties,
+    has_half,
+    has_magma,
     init,
     is_available,
     is_initialized,
+    is_tf32_supported,
     set_device,
     synchronize,
+    utilization,
 )
 from torch_hologram.explain import Explanation, FlushExplanation, PassExplanation, explain
 from torch_hologram.fallback import (
@@ -36,19 +42,62 @@ from torch_hologram.fallback import (
     reset_fallback_report,
     set_fallback_mode,
 )
+from torch_hologram.legacy import (
+    BFloat16Storage,
+    BFloat16Tensor,
+    BoolStorage,
+    BoolTensor,
+    ByteStorage,
+    ByteTensor,
+    CharStorage,
+    CharTensor,
+    ComplexDoubleStorage,
+    ComplexFloatStorage,
+    DoubleStorage,
+    DoubleTensor,
+    FloatStorage,
+    FloatTensor,
+    HalfStorage,
+    HalfTensor,
+    IntStorage,
+    IntTensor,
+    LongStorage,
+    LongTensor,
+    ShortStorage,
+    ShortTensor,
+)
+from torch_hologram.measuring import (
+    benchmark,
+    get_sync_debug_mode,
+    keep_results,
+    set_sync_debug_mode,
+)
 from torch_hologram.memory import (
     caching_allocator_alloc,
     caching_allocator_delete,
+    device_memory_used,
     empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
+    host_memory_stats,
+    host_memory_stats_as_nested_dict,
+    ipc_collect,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
+    reset_accumulated_host_memory_stats,
     reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_host_memory_stats,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
@@ -79,6 +128,8 @@ from torch_hologram.streams import (
     StreamContext,
     current_stream,
     default_stream,
+    get_stream_from_external,
+    is_current_stream_capturing,
     set_stream,
     stream,
 )
@@ -89,19 +140,43 @@ if TYPE_CHECKING:
     default_generators: tuple[torch.Generator, ...]
 
 __all__ = [
+    "AcceleratorError",
+    "BFloat16Storage",
+    "BFloat16Tensor",
+    "BoolStorage",
+    "BoolTensor",
+    "ByteStorage",
+    "ByteTensor",
+    "CharStorage",
+    "CharTensor",
+    "ComplexDoubleStorage",
+    "ComplexFloatStorage",
     "DeviceProperties",
+    "DoubleStorage",
+    "DoubleTensor",
     "Event",
     "Explanation",
     "FallbackReport",
     "FallbackRow",
+    "FloatStorage",
+    "FloatTensor",
     "FlushExplanation",
+    "HalfStorage",
+    "HalfTensor",
+    "IntStorage",
+    "IntTensor",
+    "LongStorage",
+    "LongTensor",
     "OutOfMemoryError",
     "PassExplanation",
+    "ShortStorage",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "alias_as_cpu",
     "alias_from_cpu",
     "amp",
+    "benchmark",
     "boundary",
     "caching_allocator_alloc",
     "caching_allocator_delete",
@@ -113,6 +188,7 @@ __all__ = [
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "eager",
     "empty_cache",
@@ -121,33 +197,53 @@ __all__ = [
     "float_contraction",
     "flush",
     "flush_before",
+    "get_allocator_backend",
     "get_amp_supported_dtype",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_fallback_mode",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_stream_from_external",
+    "get_sync_debug_mode",
+    "has_half",
+    "has_magma",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_eager",
     "is_initialized",
+    "is_tf32_supported",
+    "keep_results",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "random",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_fallback_report",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "reset_stream_stats",
     "seed",
@@ -159,9 +255,12 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "stream_stats",
+    "streams",
     "synchronize",
+    "utilization",
 ]
 
 # The private names below are what torch's device-generic code asks a device module for:
@@ -180,4 +279,9 @@ def __getattr__(name: str) -> object:
         return is_initialized()
     if name == "default_generators":
         return random.default_generators()
-    raise AttributeError(f"module 'torch.hologram' has no attribute {name!r}")
+    if name == "__version__":
+        from torch_hologram._build_info import VERSION
+
+        return VERSION
+    message = f"module 'torch.hologram' has no attribute {name!r}"
+    raise AttributeError(f"{message}: {ABSENT[name]}" if name in ABSENT else message)

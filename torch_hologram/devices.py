@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import platform
+import time
 import warnings
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,15 +31,23 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "has_half",
+    "has_magma",
     "init",
     "is_available",
     "is_initialized",
+    "is_tf32_supported",
     "set_device",
     "synchronize",
+    "utilization",
 ]
+
+has_half = True  # float16 works
+has_magma = False  # that library is for GPUs; torch.linalg works without
 
 
 @dataclass(frozen=True)
@@ -189,6 +199,46 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
         RuntimeError: there is no device of one of the indices.
     """
     return get_device_properties(device).backend == get_device_properties(peer_device).backend
+
+
+def get_arch_list() -> list[str]:
+    """Returns the instruction sets that the kernels are built for; ``isa`` names the one in use."""
+    wide = ["avx2", "avx512"] if platform.machine() in ("x86_64", "AMD64") else []
+    return ["baseline", *wide]
+
+
+def is_tf32_supported() -> bool:
+    """Returns ``False``: float32 is never computed with fewer bits."""
+    return False
+
+
+_processor_times: tuple[int, int] | None = None  # busy and all, when utilization() was last asked
+
+
+def _read_processor_times() -> tuple[int, int]:
+    with open("/proc/stat") as file:
+        times = [int(value) for value in file.readline().split()[1:9]]
+    return sum(times) - times[3] - times[4], sum(times)  # without idle and waiting for disks
+
+
+def utilization(device: Device = None) -> int:
+    """Returns how busy the processors were since the last call, in percent, by any program.
+
+    The first call watches them for a tenth of a second.
+
+    Raises:
+        RuntimeError: there is no device of that index.
+    """
+    global _processor_times
+    get_device_properties(device)
+    before = _processor_times
+    if before is None:
+        before = _read_processor_times()
+        time.sleep(0.1)
+    now = _read_processor_times()
+    _processor_times = now
+    elapsed = now[1] - before[1]
+    return round(100 * (now[0] - before[0]) / elapsed) if elapsed > 0 else 0
 
 
 def synchronize(device: Device = None) -> None:

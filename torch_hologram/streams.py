@@ -19,6 +19,8 @@ __all__ = [
     "StreamContext",
     "current_stream",
     "default_stream",
+    "get_stream_from_external",
+    "is_current_stream_capturing",
     "set_stream",
     "stream",
 ]
@@ -29,16 +31,36 @@ class Stream(torch.Stream):
 
     Args:
         device: where the stream is, by default the current device.
-        priority: lower numbers are more urgent.
+        priority: lower numbers are more urgent. What is below :meth:`priority_range` counts as its
+            lower end, as in torch.cuda. Nothing overtakes: programs run in the order in which they
+            were recorded.
         stream_id, device_index, device_type: the parts of an existing stream, to wrap it.
+
+    Raises:
+        RuntimeError: the priority is above 0.
     """
 
     def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
         lazy_init()
+        if priority > 0:
+            raise RuntimeError(
+                f"Expected {DEVICE_TYPE} stream priority to be less than or equal to 0, "
+                f"got {priority}"
+            )
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
         where = torch.device(DEVICE_TYPE, device_index(device))
         return super().__new__(cls, device=where, priority=priority, **kwargs)
+
+    @property
+    def priority(self) -> int:
+        """0, or -1 for a stream that is more urgent."""
+        return _C.stream_priority(self.device_index, self.stream_id)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Returns the least and the most urgent priority, (0, -1)."""
+        return 0, -1
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Records an event, by default a new :class:`Event`, after what was issued so far."""
@@ -57,10 +79,26 @@ class Event(torch.Event):
     Args:
         enable_timing: whether :meth:`elapsed_time` works with this event.
         blocking: whether :meth:`synchronize` may sleep; kept for torch.cuda's sake.
+        interprocess, external: for events that other processes or libraries wait for; there are
+            none.
+
+    Raises:
+        NotImplementedError: ``interprocess`` or ``external`` is true.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False) -> Event:
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Event:
         lazy_init()
+        if interprocess or external:
+            raise NotImplementedError(
+                f"{DEVICE_TYPE} events are known to this process alone: what is sent to another "
+                "process has been computed, so that it has nothing to wait for"
+            )
         return super().__new__(
             cls, device=DEVICE_TYPE, enable_timing=enable_timing, blocking=blocking
         )
@@ -96,6 +134,29 @@ def current_stream(device: Device = None) -> Stream:
 def default_stream(device: Device = None) -> Stream:
     """Returns the stream a device, by default the current one, starts with."""
     return _wrap(_C.default_stream(device_index(device)))
+
+
+def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
+    """Returns the stream that has a native handle, which is its ``stream_id``.
+
+    Args:
+        data_ptr: the handle, ``torch.Stream.native_handle``; 0 is the default stream.
+        device: where the stream is, by default the current device.
+
+    Raises:
+        RuntimeError: the device has no such stream.
+    """
+    lazy_init()
+    index = device_index(device)
+    _, _, device_type = _C.default_stream(index)
+    stream = _wrap((data_ptr, index, device_type))
+    stream.query()  # asks the device whether it knows the stream
+    return stream
+
+
+def is_current_stream_capturing() -> bool:
+    """Returns ``False``: streams record always, and are never captured into a graph."""
+    return False
 
 
 def set_stream(stream: torch.Stream | None) -> None:

@@ -20,7 +20,10 @@
 #include "aten/explain.h"
 #include "aten/foreign.h"
 #include "aten/generator.h"
+#include "aten/measure.h"
+#include "aten/memory_trace.h"
 #include "aten/pointwise.h"
+#include "aten/profile.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
 #include "aten/threads.h"
@@ -111,15 +114,21 @@ py::dict memory_stats(int64_t index) {
 }
 
 py::list memory_snapshot(int64_t index) {
+  constexpr size_t kSmallSegment = 2 << 20;  // torch.cuda's
   py::list segments;
+  std::vector<py::dict> in_use;
   for (const auto& segment : settled_memory(checked(index)).snapshot()) {
     py::list blocks;
+    size_t requested = 0;
     for (const auto& block : segment.blocks) {
       py::dict row;
       row["address"] = reinterpret_cast<uintptr_t>(block.address);
       row["size"] = block.size;
       row["requested_size"] = block.requested;
       row["state"] = block.active ? "active_allocated" : "inactive";
+      row["frames"] = py::list();
+      if (block.active) in_use.push_back(row);
+      requested += block.requested;
       blocks.append(row);
     }
     py::dict row;
@@ -127,9 +136,19 @@ py::list memory_snapshot(int64_t index) {
     row["address"] = reinterpret_cast<uintptr_t>(segment.address);
     row["total_size"] = segment.total_size;
     row["allocated_size"] = segment.allocated_size;
+    row["active_size"] = segment.allocated_size;
+    row["requested_size"] = requested;
+    row["stream"] = 0;  // any stream may use it
+    row["segment_type"] = segment.total_size > kSmallSegment ? "large" : "small";
+    row["segment_pool_id"] = py::make_tuple(0, 0);
+    row["is_expandable"] = false;
+    row["frames"] = py::list();
     row["pool"] = segment.pool;
     row["blocks"] = blocks;
     segments.append(row);
+  }
+  if (memory_history_on.load(std::memory_order_relaxed)) {
+    add_frames(in_use);
   }
   return segments;
 }
@@ -341,13 +360,19 @@ auto or_python_error(F&& call) {
 void bind_memory(py::module_& m) {
   m.def("memory_allocate", [](int64_t index, size_t nbytes) {
     auto& memory = device_memory(checked(index));
-    return or_python_error(
-        [&] { return reinterpret_cast<uintptr_t>(memory.allocate(nbytes).data); });
+    return or_python_error([&] {
+      void* data = memory.allocate(nbytes).data;
+      if (memory_traced()) trace_allocation(static_cast<c10::DeviceIndex>(index), data);
+      return reinterpret_cast<uintptr_t>(data);
+    });
   });
   m.def("memory_release", [](uintptr_t address) {
     auto* const data = reinterpret_cast<void*>(address);
     auto* const owner = device_owning(data);
     TORCH_CHECK(owner != nullptr, "hologram: freed a pointer that is of no device: ", data);
+    if (memory_traced() && owner->memory().block_capacity(data) != 0) {
+      trace_free(static_cast<c10::DeviceIndex>(owner->index()), data);
+    }
     owner->memory().release(data);
   });
   m.def("byte_to_class", [](uint8_t byte) { return byte_to_class(byte); });
@@ -411,7 +436,9 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::register_delegates();
   hologram::aten::guard_foreign_operators();
   hologram::aten::use_torch_threads();
+  hologram::aten::register_profiler();
   hologram::aten::bind(m);
   hologram::aten::bind_memory(m);
   hologram::aten::bind_custom(m);
+  hologram::aten::bind_measure(m);
 }

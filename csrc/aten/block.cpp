@@ -8,7 +8,9 @@
 #include <mutex>
 #include <utility>
 
+#include "aten/activity.h"
 #include "aten/autograd_threads.h"
+#include "aten/memory_trace.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 
@@ -56,6 +58,9 @@ c10::Device hologram_device(c10::DeviceIndex index) {
 }
 
 void destroy(Block* block) noexcept {
+  if (memory_traced()) {
+    trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
+  }
   if (Window::keep(block)) {
     return;  // recorded instructions touch it
   }
@@ -107,6 +112,9 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
     try {
       return allocate();
     } catch (const OutOfMemory& error) {
+      if (hopeless && memory_traced()) {
+        trace_out_of_memory(device, error.requested);
+      }
       TORCH_CHECK_WITH(OutOfMemoryError, !hopeless, error.what(), " The device is ",
                        hologram_device(device), ".");
     }
@@ -128,7 +136,11 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, void* data, size_t 
 }
 
 void* allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  return or_out_of_memory(device, [&] { return pool.allocate(nbytes); }).data;
+  void* data = or_out_of_memory(device, [&] { return pool.allocate(nbytes); }).data;
+  if (memory_traced()) {
+    trace_allocation(device, data);
+  }
+  return data;
 }
 
 // The device that this thread's CPU allocations are taken from; -1: none.
@@ -141,6 +153,9 @@ c10::Allocator* cpu_allocator = nullptr;   // the one in front of it, which is t
 // which knows neither a context nor whether the memory was a device's.
 void release_result_bytes(void* data) {
   if (Device* device = device_owning(data)) {
+    if (memory_traced()) {
+      trace_free(static_cast<c10::DeviceIndex>(device->index()), data);
+    }
     device->memory().deallocate({data, 0});
   } else {
     host_allocator->raw_deleter()(data);
@@ -316,9 +331,12 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
 }
 
 ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
-    : before_(std::exchange(results_device, device)) {}
+    : before_(std::exchange(results_device, device)) {
+  if (device >= 0) begin_activity_of(this, device);  // the kernel, for a profiler of the device
+}
 
 ResultsFromPool::~ResultsFromPool() {
+  end_activity_of(this);
   results_device = before_;
 }
 
@@ -344,6 +362,9 @@ c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIn
   auto& pool = device_memory(device);
   const auto taken =
       or_out_of_memory(device, [&] { return pool.allocate_in_class(class_index, nbytes); });
+  if (memory_traced()) {
+    trace_allocation(device, taken.data);
+  }
   return storage_of(data_of(make_block(pool, device, taken.data, nbytes), device), nbytes,
                     /*resizable=*/false);
 }

@@ -27,6 +27,14 @@
 #define HOLOGRAM_GUARD_HAS_STREAM_CAPTURE 0
 #endif
 
+// 2.12 added a place for a device's profiler
+// (torch/csrc/profiler/standalone/privateuse1_profiler.h).
+#if TORCH_VERSION_MINOR >= 12
+#define HOLOGRAM_HAS_ACTIVITIES 1
+#else
+#define HOLOGRAM_HAS_ACTIVITIES 0
+#endif
+
 namespace hologram::aten {
 
 // Named tensors were removed in 2.13.

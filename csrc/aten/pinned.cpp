@@ -1,6 +1,5 @@
 #include "aten/pinned.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
 
@@ -137,6 +136,9 @@ void PinnedAllocator::release(void* context) {
 
 REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &instance())
 
+at::HostAllocator& pinned_host_allocator() {
+  return instance();
+}
 c10::Allocator* pinned_allocator() {
   return &instance();
 }

@@ -96,6 +96,11 @@ class BoundaryPool {
   // Bytes requested of the block that starts at each page, 0 where none does.
   using Requests = std::array<uint16_t, size_t{kBoundaryClasses} * kBoundaryPages>;
   const Requests& requests() const noexcept { return requested_; }
+  // Of the block that starts at an address in the region; 0 where none does.
+  size_t requested(const void* data) const noexcept {
+    const auto offset = static_cast<size_t>(static_cast<const char*>(data) - base_);
+    return offset % kBoundaryPageBytes == 0 ? requested_[offset / kBoundaryPageBytes] : 0;
+  }
 
  private:
   static constexpr uint64_t kAllPages = (uint64_t{1} << kBoundaryPages) - 1;

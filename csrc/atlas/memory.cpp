@@ -326,6 +326,20 @@ bool MemoryPool::starts_block(const void* data) const noexcept {
   return segment->size_class->large() ? offset == 0 : offset % segment->size_class->capacity == 0;
 }
 
+size_t MemoryPool::block_capacity(const void* data) const noexcept {
+  const std::lock_guard guard(lock_);
+  if (boundary_.contains(data)) {
+    const size_t nbytes = boundary_.requested(data);
+    return nbytes == 0 ? 0 : boundary_capacity(nbytes);
+  }
+  const Segment* segment = map_->find(data);
+  if (segment == nullptr) return 0;
+  const SizeClass& cls = *segment->size_class;
+  const auto offset = static_cast<size_t>(static_cast<const char*>(data) - segment->base);
+  const bool starts = cls.large() ? offset == 0 : offset % cls.capacity == 0;
+  return starts && segment->requested[offset >> cls.shift] != 0 ? segment->counted : 0;
+}
+
 void MemoryPool::release(void* data) {
   // deallocate() is spared the division: it is given what allocate() returned.
   const char* const complaint =

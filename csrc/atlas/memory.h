@@ -165,6 +165,9 @@ class MemoryPool {
   // Whether `pointer` lies inside a segment of this pool.
   bool owns(const void* pointer) const noexcept;
 
+  // Usable bytes of the block in use that starts at `data`; 0 where none does.
+  size_t block_capacity(const void* data) const noexcept;
+
   // Capacity of a block of the linear pool for `nbytes` bytes.
   static size_t round_size(size_t nbytes) noexcept;
 
