@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import platform
 import time
 import warnings
 from dataclasses import dataclass
@@ -202,9 +201,11 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 
 
 def get_arch_list() -> list[str]:
-    """Returns the instruction sets that the kernels are built for; ``isa`` names the one in use."""
-    wide = ["avx2", "avx512"] if platform.machine() in ("x86_64", "AMD64") else []
-    return ["baseline", *wide]
+    """Returns the instruction sets that the kernels are built for and this processor has.
+
+    ``get_device_properties().isa`` is the one in use.
+    """
+    return _C.instruction_sets()
 
 
 def is_tf32_supported() -> bool:
