@@ -12,6 +12,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
     run_tests,
 )
+from torch.utils.checkpoint import checkpoint
 
 BACKENDS = ["eager", "aot_eager", "hologram"]
 
@@ -138,6 +139,116 @@ class TestCompile(HologramTestCase):
 
         self.assertEqual(torch.compile(run, backend=backend)(self.x), (self.x + 1) * 2)
 
+    @parametrize("backend", BACKENDS)
+    def test_functions_of_the_device_stay_in_the_graph(self, backend):
+        event = torch.hologram.Event()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            torch.hologram.synchronize()
+            y = x * torch.hologram.device_count()
+            torch.hologram.synchronize(0)
+            torch.hologram.synchronize("hologram")
+            torch.hologram.flush()
+            event.record()
+            event.synchronize()
+            torch.hologram.current_stream().synchronize()
+            properties = torch.hologram.get_device_properties()
+            if torch.hologram.is_available() and properties.multi_processor_count:
+                y = y + torch.hologram.current_device()
+            return y
+
+        compiled = torch.compile(run, backend=backend, fullgraph=True)
+        self.assertEqual(compiled(self.x), run(self.x))
+
+    @parametrize("backend", BACKENDS)
+    def test_synchronize_is_called_by_the_graph(self, backend):
+        def run(x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            torch.hologram.synchronize()
+            return y + 1
+
+        compiled = torch.compile(run, backend=backend, fullgraph=True)
+        compiled(self.x)
+        torch.hologram.synchronize()
+        torch.hologram.reset_stream_stats()
+        result = compiled(self.x)
+        stats = torch.hologram.stream_stats()
+        self.assertEqual((stats["flushes.synchronize"], stats["executed"]), (1, 1))
+        self.assertEqual(result, run(self.x))
+
+    # (backend="eager" draws other numbers in the backward pass, with the CPU's tensors too.)
+    @parametrize("backend", ["aot_eager", "hologram"])
+    @parametrize("use_reentrant", [False, True])
+    def test_checkpoint_around_dropout(self, backend, use_reentrant):
+        def train(compiled: bool) -> list[torch.Tensor]:
+            torch.manual_seed(1)
+            module = torch.nn.Sequential(
+                torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Dropout(0.3)
+            ).hologram()
+
+            def run(x: torch.Tensor) -> torch.Tensor:
+                return checkpoint(module, x, use_reentrant=use_reentrant).square().sum()
+
+            x = self.x.clone().requires_grad_()
+            torch.manual_seed(2)
+            run = torch.compile(run, backend=backend, fullgraph=True) if compiled else run
+            value = run(x)
+            value.backward()
+            # The generator is left where it would have been.
+            after = torch.rand(2, device="hologram")
+            return [value.detach(), x.grad, *(p.grad for p in module.parameters()), after]
+
+        self.assertEqual(train(True), train(False), rtol=0, atol=0)
+
+    def test_two_devices(self):
+        """The current one is guarded; checkpointing restores the generator of its tensors'."""
+        run_python(
+            """
+            import torch
+            from torch.utils.checkpoint import checkpoint
+            compiled = torch.compile(
+                lambda x: x + torch.hologram.current_device(), backend="eager", fullgraph=True)
+            x = torch.zeros(2, device="hologram:0")
+            for device in (0, 1, 0):
+                with torch.hologram.device(device):
+                    assert compiled(x).tolist() == [device] * 2, device
+
+            dropout = torch.nn.functional.dropout
+            def run(x):
+                return checkpoint(lambda x: dropout(x.sin(), 0.5), x, use_reentrant=False).sum()
+            gradients = []
+            for call in (run, torch.compile(run, backend="hologram", fullgraph=True)):
+                torch.manual_seed(0)
+                x = torch.linspace(0, 1, 64, device="hologram:1", requires_grad=True)
+                call(x).backward()
+                gradients.append(x.grad)
+            assert torch.equal(*gradients)
+            """,
+            env={"HOLOGRAM_CPU_DEVICES": "2"},
+        )
+
+    @parametrize("backend", ["aot_eager", "hologram"])
+    def test_compiled_autograd(self, backend):
+        module = torch.nn.Linear(4, 2).hologram()
+        module(self.x).square().sum().backward()
+        expected = module.weight.grad.clone()
+        module.zero_grad()
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            run = torch.compile(lambda x: module(x).square().sum(), backend=backend)
+            run(self.x).backward()
+        self.assertEqual(module.weight.grad, expected)
+
+    def test_inductor_says_what_it_cannot_do(self):
+        module = torch.nn.Linear(4, 2).hologram()
+        program = torch.export.export(module, (self.x,))
+        for call in (
+            lambda: torch._inductor.aoti_compile_and_package(program),
+            lambda: torch._inductor.aot_compile(program.module(), (self.x,)),
+            lambda: torch._inductor.compile(program.module(), (self.x,)),
+        ):
+            with self.assertRaisesRegex(NotImplementedError, "use torch.compile.*'hologram'"):
+                call()
+
     def test_inference_mode(self):
         with torch.inference_mode():
             compiled = torch.compile(function, backend="hologram")(self.x, self.y)
@@ -152,9 +263,24 @@ class TestCompile(HologramTestCase):
     def test_listed(self):
         self.assertIn("hologram", torch.compiler.list_backends())
 
-    def test_mode_is_accepted_and_options_are_not(self):
-        compiled = torch.compile(function, backend="hologram", mode="reduce-overhead")
-        self.assertEqual(compiled(self.x, self.y), function(self.x, self.y))
+    def test_modes_are_warned_of_once(self):
+        from torch_hologram import compile
+
+        compile._warn_of_mode.cache_clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for mode in ("reduce-overhead", "max-autotune", "default"):
+                torch._dynamo.reset()
+                compiled = torch.compile(function, backend="hologram", mode=mode)
+                self.assertEqual(compiled(self.x, self.y), function(self.x, self.y))
+        messages = [str(w.message) for w in caught if "mode=" in str(w.message)]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("no effect", messages[0])
+
+    def test_wrong_modes_and_options_are_refused(self):
+        compiled = torch.compile(function, backend="hologram", mode="fast")
+        with self.assertRaisesRegex(Exception, "Unrecognized mode=fast, should be one of"):
+            compiled(self.x, self.y)
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="hologram", options={"max_autotune": True})
         with self.assertRaisesRegex(Exception, "has no options, but got.*max_autotune"):
@@ -188,6 +314,7 @@ class TestDefaultBackend(HologramTestCase):
         messages = [str(w.message) for w in caught if "hologram" in str(w.message)]
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("backend='hologram'", messages[0])
+        self.assertIn("Modes and options of the default backend have no effect", messages[0])
         self.assertEqual(first, function(x, y), rtol=0, atol=0)
         self.assertEqual(second, x.exp() + 1, rtol=0, atol=0)
 

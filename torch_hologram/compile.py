@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from torch_hologram._device import DEVICE_TYPE
+from torch_hologram._import_hook import when_imported
 
 CompiledGraph = Callable[..., Any]
 
@@ -34,14 +36,21 @@ def hologram(
     Args:
         graph: what dynamo captured.
         example_inputs: its inputs, as fake tensors.
-        mode: has no effect; there is nothing to tune.
+        mode: one of torch's, which has no effect: there is nothing to tune. One other than the
+            default is warned of, once.
         options: the backend has none.
 
     Raises:
+        RuntimeError: torch has no such mode.
         ValueError: an option was given.
     """
     if options:
         raise ValueError(f"backend 'hologram' has no options, but got {sorted(options)}")
+    if mode not in (None, "default"):
+        modes = torch._inductor.list_mode_options()
+        if mode not in modes:
+            raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(modes)}")
+        _warn_of_mode()
     return _aot_backend()(graph, example_inputs)
 
 
@@ -79,7 +88,17 @@ def _uses_hologram(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
 def _warn_once() -> None:
     warnings.warn(
         "torch.compile's default backend cannot generate code for the device 'hologram'; its "
-        "graphs run with backend='hologram', which you may name to silence this warning",
+        "graphs run with backend='hologram', which you may name to silence this warning. Modes and "
+        "options of the default backend have no effect on them",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+@functools.cache
+def _warn_of_mode() -> None:
+    warnings.warn(
+        "backend='hologram' runs graphs as they were captured: mode= has no effect",
         UserWarning,
         stacklevel=2,
     )
@@ -98,3 +117,23 @@ def take_over_inductor() -> None:
         return inductor(self, model_, inputs_, **kwargs)
 
     wrapper.__call__ = call
+    when_imported("torch._inductor.compile_fx", _refuse)
+
+
+def _refuse(compile_fx: ModuleType) -> None:
+    """Has Inductor, called by another way than ``torch.compile``, say what it cannot do.
+
+    AOTInductor and ``torch._inductor.compile`` come here.
+    """
+    inductor = compile_fx.compile_fx
+
+    @functools.wraps(inductor)
+    def call(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(model_, torch.fx.GraphModule) and _uses_hologram(model_, example_inputs_):
+            raise NotImplementedError(
+                "Inductor cannot generate code for the device 'hologram'. To run a graph on it, use "
+                "torch.compile(model, backend='hologram'); to keep one in a file, torch.export.save"
+            )
+        return inductor(model_, example_inputs_, *args, **kwargs)
+
+    compile_fx.compile_fx = call  # type: ignore[attr-defined]

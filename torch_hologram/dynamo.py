@@ -8,13 +8,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_hologram import _C, amp, devices, memory, random, streams
-from torch_hologram._device import DEVICE_TYPE
+from torch_hologram._device import DEVICE_TYPE, device_index
 from torch_hologram._import_hook import when_imported
+
+if TYPE_CHECKING:
+    from torch_hologram._device import Device
 
 
 def register() -> None:
@@ -87,6 +90,7 @@ def _register_functions(_: ModuleType) -> None:
     substitute(_C.synchronize, _synchronize)
     substitute(_C.synchronize_current, _synchronize_current)
     substitute(_C.flush_current, _synchronize_current)
+    substitute(streams.current_stream, _current_stream)
     torch.fx.node.has_side_effect(torch.ops.hologram.synchronize.default)
 
 
@@ -110,6 +114,12 @@ def _synchronize_current() -> None:
     torch.ops.hologram.synchronize(-1)
 
 
+def _current_stream(device: Device = None) -> torch.Stream:
+    if device is None:
+        return torch.accelerator.current_stream()
+    return torch.accelerator.current_stream(torch.device(DEVICE_TYPE, device_index(device)))
+
+
 def _register_random_state(rng_prims: ModuleType) -> None:
     """Lets graphs that run a random operator twice, for checkpointing, restore the generator.
 
@@ -117,29 +127,28 @@ def _register_random_state(rng_prims: ModuleType) -> None:
     no place to add to the list, so their kernels are replaced by ones that look for this device
     first.
     """
-    extend = (
-        (rng_prims.run_and_save_rng_state, 0, _run_and_save_state),
-        (rng_prims.run_with_rng_state, 1, _run_with_state),
-    )
-    for operator, first, run in extend:
-        kernels = operator.py_kernels
-        for_others = kernels[torch._C.DispatchKey.BackendSelect]
+    _look_here_first(rng_prims.run_and_save_rng_state, 0, _run_and_save_state)
+    _look_here_first(rng_prims.run_with_rng_state, 1, _run_with_state)
 
-        @functools.wraps(for_others)
-        def choose(
-            *args: Any,
-            first: int = first,
-            run: Callable[..., Any] = run,
-            for_others: Callable[..., Any] = for_others,
-            **kwargs: Any,
-        ) -> Any:
-            device = _device_drawn_from(args[first + 1 :], kwargs)
-            if device is None:
-                return for_others(*args, **kwargs)
-            return run(device, *args, **kwargs)
 
-        kernels[torch._C.DispatchKey.BackendSelect] = choose
-        operator._dispatch_cache.clear()
+def _look_here_first(higher_order: Any, place: int, run: Callable[..., Any]) -> None:
+    """Has ``run`` called in place of torch's kernel where an operator draws from this device.
+
+    Args:
+        higher_order: the operator whose kernel is replaced.
+        place: which of its arguments the random operator is.
+        run: gets the device, and then what ``higher_order`` was called with.
+    """
+    key = torch._C.DispatchKey.BackendSelect
+    theirs = higher_order.py_kernels[key]
+
+    @functools.wraps(theirs)
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        device = _device_drawn_from(args[place + 1 :], kwargs)
+        return theirs(*args, **kwargs) if device is None else run(device, *args, **kwargs)
+
+    higher_order.py_kernels[key] = choose
+    higher_order._dispatch_cache.clear()
 
 
 def _device_drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -154,7 +163,7 @@ def _device_drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.d
 
 
 def _run_and_save_state(
-    device: torch.device, operator: Callable[..., Any], *args: Any, **kwargs: Any
+    device: torch.device, operator: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> tuple[torch.Tensor, Any]:
     return random.get_rng_state(device), operator(*args, **kwargs)
 
@@ -163,6 +172,7 @@ def _run_with_state(
     device: torch.device,
     state: torch.Tensor,
     operator: Callable[..., Any],
+    /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
