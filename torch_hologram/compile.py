@@ -131,8 +131,9 @@ def _refuse(compile_fx: ModuleType) -> None:
     def call(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(model_, torch.fx.GraphModule) and _uses_hologram(model_, example_inputs_):
             raise NotImplementedError(
-                "Inductor cannot generate code for the device 'hologram'. To run a graph on it, use "
-                "torch.compile(model, backend='hologram'); to keep one in a file, torch.export.save"
+                "Inductor cannot generate code for the device 'hologram'. To run a graph on it, "
+                "use torch.compile(model, backend='hologram'); to keep one in a file, "
+                "torch.export.save"
             )
         return inductor(model_, example_inputs_, *args, **kwargs)
 
