@@ -57,4 +57,22 @@ UNJUDGED: dict[str, str] = {
     "ops:__rsub__:*:errors": "upstream's error inputs are Python numbers only, which do not raise",
     "modules:nn.BatchNorm?d:*:errors": "torch raises another message than upstream's entry expects",
     "modules:nn.NLLLoss:*:errors": "upstream's wrong call does not raise on the CPU",
+    **{
+        f"traced:nn.GaussianNLLLoss:float32:{phase}": "asks whether a variance is negative, which "
+        "no tool can know"
+        for phase in ("func_vmap", "make_fx_real", "make_fx_fake", "make_fx_symbolic", "export")
+    },
+    **{
+        f"traced:nn.CTCLoss:float32:{phase}": "the lengths are read, and decide sizes"
+        for phase in ("func_grad", "make_fx_real", "export")
+    },
+    "traced:nn.AdaptiveLogSoftmaxWithLoss:float32:export": "sizes follow from the targets",
+    **{
+        f"traced:nn.CrossMapLRN2d:float32:{phase}": "an autograd.Function without setup_context"
+        for phase in ("func_grad", "func_vmap")
+    },
+    **{
+        f"traced:{module}:float32:func_vmap": "torch has no batching rule"
+        for module in ("nn.GRU", "nn.LSTM", "nn.LSTMCell", "nn.RNN", "nn.RReLU")
+    },
 }

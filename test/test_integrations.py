@@ -603,6 +603,31 @@ class TestTransformers(AccelerateTestCase):
             self.assertEqual(results["hologram"], results["cpu"])
             self.assertEqual(results["hologram:0"], results["cpu"])
 
+    def test_pipeline_by_number(self):
+        from transformers import pipeline
+
+        def device(**chosen):
+            model, words = classifier(), tokenizer()
+            return pipeline("text-classification", model=model, tokenizer=words, **chosen).device
+
+        self.assertEqual(device(device=0).type, "cpu")
+        integrations.transformers.enable()
+        for chosen in ({}, {"device": 0}, {"device": "hologram"}):
+            self.assertEqual(device(**chosen).type, "hologram")
+        for chosen in ({"device": -1}, {"device": "cpu"}, {"device": torch.device("cpu")}):
+            self.assertEqual(device(**chosen).type, "cpu")
+        integrations.transformers.disable()
+        self.assertEqual(device(device=0).type, "cpu")
+
+    def test_trainer_compiles(self):
+        integrations.transformers.enable()
+        losses = []
+        for compiled in (False, True):
+            trainer = self.train(classifier(dropout=0), num_train_epochs=1, torch_compile=compiled)
+            self.assertEqual(trainer.model.device, HOLOGRAM)
+            losses.append(trainer.state.log_history[-1]["train_loss"])
+        self.assertEqual(*losses, rtol=1e-5, atol=1e-6)
+
 
 class TestSafetensors(HologramTestCase):
     def test_load_file(self):

@@ -24,6 +24,7 @@ def register() -> None:
     """Waits for the tracer, and for what its graphs call to run random operators twice."""
     when_imported("torch._dynamo", _register_functions)
     when_imported("torch._prims.rng_prims", _register_random_state)
+    when_imported("torch._meta_registrations", _allow_cells_without_bias)
 
 
 def _register_functions(_: ModuleType) -> None:
@@ -118,6 +119,32 @@ def _current_stream(device: Device = None) -> torch.Stream:
     if device is None:
         return torch.accelerator.current_stream()
     return torch.accelerator.current_stream(torch.device(DEVICE_TYPE, device_index(device)))
+
+
+def _allow_cells_without_bias(meta: ModuleType) -> None:
+    """Has torch's check of a fused LSTM cell's shapes take no biases, as its kernels do.
+
+    It asks a bias that is not there for its device, so that ``nn.LSTM(bias=False)`` could not be
+    traced on any device but the CPU.
+    """
+    check = getattr(meta, "rnn_cell_checkSizes", None)
+    if check is None:
+        return
+
+    @functools.wraps(check)
+    def with_biases(
+        input_gates: torch.Tensor,
+        hidden_gates: torch.Tensor,
+        input_bias: torch.Tensor | None,
+        hidden_bias: torch.Tensor | None,
+        factor: int,
+        prev_hidden: torch.Tensor,
+    ) -> None:
+        if input_bias is None and input_gates.dim() == 2:
+            input_bias = hidden_bias = input_gates.new_empty(input_gates.size(1))
+        check(input_gates, hidden_gates, input_bias, hidden_bias, factor, prev_hidden)
+
+    meta.rnn_cell_checkSizes = with_biases  # type: ignore[attr-defined]
 
 
 def _register_random_state(rng_prims: ModuleType) -> None:

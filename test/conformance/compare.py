@@ -104,24 +104,29 @@ class Comparison:
         what: str,
         attempt: Callable[[torch.device], Any],
         *,
+        reference: Callable[[torch.device], Any] | None = None,
         values: bool = True,
+        strides: bool = True,
         on_device: bool = True,
     ) -> None:
         """Runs `attempt(device)` on the CPU and on the device and compares what the two return.
 
         An attempt makes its own copies of its inputs, and returns nested tensors and plain values,
-        or None when there is nothing to compare. `values=False`: the numbers are undefined.
+        or None when there is nothing to compare. `reference`: what the CPU runs in its place.
+        `values=False`: the numbers are undefined. `strides`: whether they have to be the same.
         `on_device`: whether the tensors belong on the device. Raises AssertionError at the first
         difference.
         """
-        expected = observe(lambda: attempt(CPU))
+        expected = observe(lambda: (reference or attempt)(CPU))
         actual = observe(lambda: attempt(self.device))
         if not self.outcomes(expected, actual, what) or expected.value is None:
             return
         if values and not DRAWS_EQUAL_CPU:
-            again = observe(lambda: attempt(CPU), SEED + 1)
+            again = observe(lambda: (reference or attempt)(CPU), SEED + 1)
             values = _same_values(expected.value, again.value)
-        self.trees(expected.value, actual.value, what, values=values, on_device=on_device)
+        self.trees(
+            expected.value, actual.value, what, values=values, strides=strides, on_device=on_device
+        )
         self.samples += 1
 
     def result(self, *, refusals_count: bool = False) -> Comparison:

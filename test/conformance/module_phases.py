@@ -20,7 +20,7 @@ from .units import capped
 Observation = dict[str, Any]
 
 
-def _inputs(info: ModuleInfo, dtype: torch.dtype) -> Iterator[tuple[str, bool, ModuleInput]]:
+def inputs(info: ModuleInfo, dtype: torch.dtype) -> Iterator[tuple[str, bool, ModuleInput]]:
     """(name for messages, training, input) of every sample, in training and in evaluation mode."""
     for training in (True, False):
         torch.manual_seed(config.SEED)
@@ -33,7 +33,7 @@ def _inputs(info: ModuleInfo, dtype: torch.dtype) -> Iterator[tuple[str, bool, M
                 yield f"input {index} {sample.desc} ({mode})", training, sample
 
 
-def _build(
+def build(
     info: ModuleInfo,
     dtype: torch.dtype,
     training: bool,
@@ -49,7 +49,7 @@ def _build(
     return module.to(dtype).to(device).train(training)
 
 
-def _arguments(sample: ModuleInput, device: torch.device, spread: bool = False) -> Any:
+def arguments_of(sample: ModuleInput, device: torch.device, spread: bool = False) -> Any:
     parts: Any = (sample.forward_input.args, sample.forward_input.kwargs)
     return Transfer(device)(noncontiguous(parts) if spread else parts)
 
@@ -59,13 +59,13 @@ def forward(
 ) -> Comparison:
     """Result and state (running statistics ...) after a call, training and evaluating."""
     comparison = Comparison(test, device, Tolerance(dtype))
-    for what, training, sample in _inputs(info, dtype):
+    for what, training, sample in inputs(info, dtype):
 
         def attempt(
             device: torch.device, training: bool = training, sample: ModuleInput = sample
         ) -> Observation:
-            module = _build(info, dtype, training, sample, device)
-            args, kwargs = _arguments(sample, device)
+            module = build(info, dtype, training, sample, device)
+            args, kwargs = arguments_of(sample, device)
             with torch.no_grad():
                 result = module(*args, **kwargs)
             return {"result": result, "state": dict(module.state_dict())}
@@ -92,13 +92,13 @@ def _differentiate(
     test: TestCase, info: ModuleInfo, dtype: torch.dtype, device: torch.device, *, spread: bool
 ) -> Comparison:
     comparison = Comparison(test, device, Tolerance(dtype))
-    for what, training, sample in _inputs(info, dtype):
+    for what, training, sample in inputs(info, dtype):
 
         def attempt(
             device: torch.device, training: bool = training, sample: ModuleInput = sample
         ) -> Observation:
-            module = _build(info, dtype, training, sample, device)
-            arguments = _arguments(sample, device, spread)
+            module = build(info, dtype, training, sample, device)
+            arguments = arguments_of(sample, device, spread)
             result = module(*arguments[0], **arguments[1])
             outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
             torch.autograd.backward(
@@ -123,15 +123,15 @@ def state_dict(
     what the first one does.
     """
     comparison = Comparison(test, device, Tolerance(dtype))
-    for what, training, sample in _inputs(info, dtype):
+    for what, training, sample in inputs(info, dtype):
         if training:
             continue  # the same parameters as in evaluation
 
         def attempt(device: torch.device, sample: ModuleInput = sample) -> Observation:
-            module = _build(info, dtype, False, sample, torch.device("cpu"))
+            module = build(info, dtype, False, sample, torch.device("cpu"))
             if info.is_lazy:
                 # Its parameters exist after the first call.
-                args, kwargs = _arguments(sample, torch.device("cpu"))
+                args, kwargs = arguments_of(sample, torch.device("cpu"))
                 module(*args, **kwargs)
             before = list(module.parameters())
             module.to(device)
@@ -142,9 +142,9 @@ def state_dict(
             loaded = torch.load(file, weights_only=True)
             file.seek(0)
             on_cpu = torch.load(file, map_location="cpu", weights_only=True)
-            other = _build(info, dtype, False, sample, device, seed=config.SEED + 1)
+            other = build(info, dtype, False, sample, device, seed=config.SEED + 1)
             missing = other.load_state_dict(loaded)
-            args, kwargs = _arguments(sample, device)
+            args, kwargs = arguments_of(sample, device)
             with torch.no_grad():
                 result = other(*args, **kwargs)
             moved = {name: value.to(device) for name, value in on_cpu.items()}

@@ -14,8 +14,9 @@ from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 from torch.testing._internal.common_utils import TestCase
 
-from . import config, module_phases, op_phases, optim_phases, verdict
+from . import config, module_phases, op_phases, optim_phases, trace_phases, verdict
 from .compare import RESIZE_WARNING, Comparison, Tolerance, Vacuous, aliasing
+from .more_modules import EVERY_MODULE
 from .transfer import Transfer
 from .units import FOREACH_DB, capped, dtype_name, op_db
 from .verdict import Key, conclude
@@ -212,6 +213,7 @@ def every_key() -> Iterator[Key]:
         ("ops", [op.full_name for op in op_db], op_phases.PHASES),
         ("foreach", [op.full_name for op in FOREACH_DB], op_phases.FOREACH_PHASES),
         ("modules", [info.name for info in module_db], module_phases.PHASES),
+        ("traced", [info.name for info in EVERY_MODULE], trace_phases.PHASES),
         ("optims", [info.name for info in optim_db], optim_phases.PHASES),
     ):
         for name in names:

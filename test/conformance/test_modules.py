@@ -22,14 +22,13 @@ class module_units(modules):
         super().__init__(infos)
         self.infos = infos
 
+    def dtypes_of(self, info: ModuleInfo) -> list[torch.dtype]:
+        return wanted_dtypes(info.name, set(info.dtypes))
+
     def _parametrize_test(
         self, test: Callable, generic_cls: type, device_cls: type
     ) -> Iterator[tuple[Callable, str, dict[str, Any], Callable]]:
-        every = [
-            (info, dtype)
-            for info in self.infos
-            for dtype in wanted_dtypes(info.name, set(info.dtypes))
-        ]
+        every = [(info, dtype) for info in self.infos for dtype in self.dtypes_of(info)]
         for info, dtype in every:
 
             @wraps(test)

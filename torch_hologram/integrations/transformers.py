@@ -1,10 +1,12 @@
-"""Hugging Face transformers: ``Trainer`` on the device.
+"""Hugging Face transformers: ``Trainer`` and devices by number.
 
 ``model.to("hologram")``, ``from_pretrained(..., device_map="hologram")`` and
-``pipeline(..., device="hologram")`` need nothing. ``Trainer`` does, and :func:`enable` changes:
+``pipeline(..., device="hologram")`` need nothing. ``Trainer`` and ``pipeline(..., device=0)`` do,
+and :func:`enable` changes:
 
 - the device that accelerate chooses, which is ``TrainingArguments.device`` too
   (:mod:`torch_hologram.integrations.accelerate`);
+- ``Pipeline.__init__``, which looks for a device of a fixed list when it is given a number or none;
 - ``transformers.training_args.is_torch_bf16_gpu_available``, which says what ``bf16=True`` is
   checked against: it knows some devices and answers no for any other;
 - ``Trainer._save_rng_state`` and ``Trainer._load_rng_state``, which know the generators of some
@@ -15,6 +17,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,13 +32,15 @@ __all__ = ["disable", "enable"]
 
 _RNG_FILE = "hologram_rng_state.pth"
 _changes = Changes()
+_device = torch.device(DEVICE_TYPE)  # the one that enable() was given
 _enabled_accelerate = False  # by enable(), so that it is disable()'s to put back
 
 
 def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     """Makes the device the one that ``TrainingArguments`` choose, except with ``use_cpu=True``.
 
-    Call it before making ``TrainingArguments``. May be called again.
+    It is then also the one of pipelines that are given no device, and a number from 0 on counts the
+    devices of hologram. Call it before making ``TrainingArguments``. May be called again.
 
     Args:
         device: ``"hologram"``, or one with an index.
@@ -51,7 +56,9 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     trainer = import_module("transformers.trainer")
     need = functools.partial(require_attribute, package="transformers", tested="5.20 to 5.23")
     trainer_class = need(trainer, "Trainer")
+    pipeline_class = need(import_module("transformers.pipelines.base"), "Pipeline")
     originals = (
+        need(pipeline_class, "__init__"),
         need(arguments, "is_torch_bf16_gpu_available"),
         need(trainer_class, "_save_rng_state"),
         need(trainer_class, "_load_rng_state"),
@@ -64,9 +71,22 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     global _enabled_accelerate
     _enabled_accelerate = _enabled_accelerate or not accelerate.is_enabled()
     accelerate.enable(device)
+    global _device
+    _device = torch.device(device)
     if _changes:
         return
-    bf16_available, save_rng_state, load_rng_state = originals
+    pipeline_init, bf16_available, save_rng_state, load_rng_state = originals
+    signature = inspect.signature(pipeline_init)
+
+    @functools.wraps(pipeline_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        call = signature.bind(self, *args, **kwargs)
+        chosen = call.arguments.get("device")
+        if isinstance(chosen, int) and chosen >= 0:
+            call.arguments["device"] = torch.device(DEVICE_TYPE, chosen)
+        elif chosen is None and getattr(call.arguments["model"], "hf_device_map", None) is None:
+            call.arguments["device"] = _device
+        pipeline_init(*call.args, **call.kwargs)
 
     @functools.wraps(bf16_available)
     def is_torch_bf16_gpu_available() -> bool:
@@ -84,6 +104,7 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
         if path is not None and path.is_file():
             random.set_rng_state_all(torch.load(path, weights_only=True))
 
+    _changes.set(pipeline_class, "__init__", __init__)
     _changes.set(arguments, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available)
     _changes.set(trainer_class, "_save_rng_state", _save_rng_state)
     _changes.set(trainer_class, "_load_rng_state", _load_rng_state)
