@@ -62,6 +62,11 @@ $(VENV)/.installed-%: requirements/%.txt $(VENV)/constraints.txt
 	@touch $@
 $(call needs,build): requirements/run.txt
 
+# Without what timm asks for: the file says why.
+$(call needs,models): requirements/models.txt $(call needs,integrations)
+	$(PY) -m pip install --disable-pip-version-check --no-deps -r $< -c $(VENV)/constraints.txt
+	@touch $@
+
 # pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
 # The stamp dates from before the build: a file edited meanwhile is newer.
 $(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(call needs,build)
@@ -157,6 +162,9 @@ bench-check: $(BUILT) $(call needs,demo) ## Measure again; fail where a committe
 	$(PY) benchmarks/device.py --check || missed=1; \
 	exit $$missed
 
+bench-models: $(BUILT) $(call needs,demo integrations models) ## Whole models against torch on the CPU (ARGS=--inductor: torch.compile too)
+	$(PY) benchmarks/models.py $(ARGS)
+
 ##@ Other
 
 docs: $(BUILT) ## Write docs/operators.md from the dispatcher and the recorded conformance results
@@ -180,5 +188,5 @@ help: ## Print this list
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo build wheel sdist test test-full test-core test-tsan test-asan test-sanitizers \
-        test-cuda test-matrix test-mutants test-package lint format bench bench-check docs check-docs \
-        conformance clean distclean help
+        test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-models docs \
+        check-docs conformance clean distclean help
