@@ -220,11 +220,11 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, k: int, n:
         if quick:
             x, y, z = a._tensor, b._tensor, c._tensor
             assert x is not None and y is not None and z is not None
-            x, y, z = x.view(m, k), y.view(k, n), z.view(m, n)
+            first, second, product = x.view(m, k), y.view(k, n), z.view(m, n)
     except (AttributeError, TypeError):  # something else than an executor, buffers and integers
         quick = False
     if quick:
-        torch.mm(x, y, out=z)
+        torch.mm(first, second, out=product)
     else:
         operands = (("a", a, ("m", "k")), ("b", b, ("k", "n")), ("c", c, ("m", "n")))
         _multiply(torch.mm, *_matrices("gemm", executor, operands, {"m": m, "k": k, "n": n}))
@@ -240,13 +240,13 @@ def matvec(executor: Executor, a: Buffer, x: Buffer, y: Buffer, m: int, n: int) 
             and (a._own and x._own and y._own and a is not y is not x)
         )
         if quick:
-            matrix, vector, out = a._tensor, x._tensor, y._tensor
-            assert matrix is not None and vector is not None and out is not None
-            matrix = matrix.view(m, n)
+            first, vector, out = a._tensor, x._tensor, y._tensor
+            assert first is not None and vector is not None and out is not None
+            matrix, column = first.view(m, n), vector
     except (AttributeError, TypeError):
         quick = False
     if quick:
-        torch.mv(matrix, vector, out=out)
+        torch.mv(matrix, column, out=out)
     else:
         operands = (("a", a, ("m", "n")), ("x", x, ("n",)), ("y", y, ("m",)))
         _multiply(torch.mv, *_matrices("matvec", executor, operands, {"m": m, "n": n}))
