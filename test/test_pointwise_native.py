@@ -211,6 +211,31 @@ class TestTable(PointwiseTestCase):
                 self.assertIn(op.name(), native)
 
 
+class TestIntegers(PointwiseTestCase):
+    @parametrize("dtype", (torch.int64, torch.bool, torch.int32, torch.uint8))
+    def test_rows_compute_or_refuse_integers_as_torch_does(self, dtype):
+        """Whether torch computes them as they are, promotes them or raises."""
+        x, y = operands(dtype, 60)
+        flag = x != y
+        for row, arity, *_ in _C.op_rows():
+            function = getattr(torch, row, None)
+            if function is None or row == "fma":
+                continue
+            arguments = {
+                "where": (flag, x, y),
+                "clamp": (x, torch.minimum(x, y), torch.maximum(x, y)),
+            }.get(row, (x, y)[:arity])
+            _, error, _ = self.run_on("cpu", function, arguments, {})
+            have, mine, _ = self.run_on("hologram", function, arguments, {})
+            self.assertIs(type(mine), type(error), f"{row}: {mine} != {error}")
+            if error is not None:
+                self.assertEqual(essence(mine), essence(error), row)
+                continue
+            want = function(*arguments)
+            self.assertEqual(have.dtype, want.dtype, row)
+            self.assertEqual(have.cpu(), want, row)
+
+
 class TestBits(PointwiseTestCase):
     @parametrize("row", BINARY)
     @parametrize("dtype", NATIVE_DTYPES + OTHER_DTYPES)
@@ -611,6 +636,7 @@ class TestGradients(PointwiseTestCase):
         self.check(gradients, x, y)
 
 
+instantiate_parametrized_tests(TestIntegers)
 instantiate_parametrized_tests(TestBits)
 instantiate_parametrized_tests(TestShapes)
 instantiate_parametrized_tests(TestScalars)

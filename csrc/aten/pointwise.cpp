@@ -243,7 +243,7 @@ Tensor& zero_(Tensor& self) {
 void register_pointwise() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                             c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
   register_row<Op::name, arity>(*library, #name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

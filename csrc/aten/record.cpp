@@ -42,23 +42,10 @@ bool is_half(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// Operations that compute integers in float32. The others of real numbers are something else of
-// integers.
-bool makes_floats(Op op) {
-  switch (op) {
-    case Op::pow:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::trunc: return false;
-    default: return (op_info(op).dtypes & (kIntegral | dtype_bit(DType::b8))) == 0;
-  }
-}
-
 // Operations whose result has to have the dtype of `out`; the others convert it.
 bool wants_exact_out(Op op) {
   return op == Op::where ||
-         (op_info(op).arity == 1 && !makes_floats(op) && !op_info(op).has(kPredicate));
+         (op_info(op).arity == 1 && op_info(op).integers == kKeep && !op_info(op).has(kPredicate));
 }
 
 // The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
@@ -348,7 +335,7 @@ struct Rule {
   DTypeSet dtypes;
   bool condition = false;        // the first operand is a bool of its own
   bool predicate = false;        // the result is bool
-  bool makes_floats = false;     // of integers
+  bool promotes = false;         // integers are converted to the default dtype
   bool keeps_numbers = false;    // numbers are not rounded to half precision
   bool exact_out = false;        // the result is not converted to the dtype of `out`
   bool no_bool = false;          // bool operands are refused
@@ -491,7 +478,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     return false;
   }
   auto common = at::native::result_type(types);
-  if (c10::isIntegralType(common, /*includeBool=*/true) && rule.makes_floats) {
+  if (c10::isIntegralType(common, /*includeBool=*/true) && rule.promotes) {
     common = c10::typeMetaToScalarType(c10::get_default_dtype());
   }
   const auto dtype = group_dtype(common);
@@ -679,7 +666,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   const Rule rule{.dtypes = info.dtypes,
                   .condition = info.has(kCondition),
                   .predicate = info.has(kPredicate),
-                  .makes_floats = makes_floats(op),
+                  .promotes = info.integers == kPromote,
                   .keeps_numbers = keeps_number(op),
                   .exact_out = wants_exact_out(op),
                   .no_bool = op == Op::sub,

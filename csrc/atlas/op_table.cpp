@@ -4,8 +4,8 @@ namespace hologram {
 
 const OpInfo& op_info(Op op) noexcept {
   static constexpr OpInfo rows[] = {
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
-  {#name, arity, dtypes, #expression, static_cast<uint8_t>(flags), identity},
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
+  {#name, arity, dtypes, integers, #expression, static_cast<uint8_t>(flags), identity},
       HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
   };

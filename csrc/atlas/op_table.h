@@ -26,11 +26,18 @@ inline constexpr DTypeSet kOrdered = kReal | kIntegral | dtype_bit(DType::b8) |
                                      dtype_bit(DType::u8) | dtype_bit(DType::i8) |
                                      dtype_bit(DType::i16);
 
+// What becomes of integers and truth values.
+enum class Integers : uint8_t {
+  keep,     // computed as such if among the dtypes; else torch's kernel computes or refuses them
+  promote,  // computed in torch's default dtype, as torch's kernel does (sqrt of int64 is float32)
+};
+inline constexpr Integers kKeep = Integers::keep, kPromote = Integers::promote;
+
 // Value e with f(x, e) = x for all x; converted to an integer dtype with saturation.
 inline constexpr double kNoIdentity = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// X(name, arity, dtypes, expression over x and y of type T, flags, identity)
+// X(name, arity, dtypes, integers, expression over x, y and z of type T, flags, identity)
 //
 // Every row is registered with ATen by its name.
 // An expression compiles for a scalar T and for a vector of lanes; select(c, a, b) is c ? a : b.
@@ -43,17 +50,19 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 //     vectorised loop and x86 maxps (torch's loop for tails and strided operands returns the
 //     first); hence they are not commutative in bits.
 //   relu: keeps NaN and -0, as torch's clamp_min(x, 0) does.
-#define HOLOGRAM_POINTWISE_OPS(X)                                                             \
-  X(add, 2, kNumeric, wrap_add(x, y), kCommutative, -0.0)                                     \
-  X(sub, 2, kNumeric, wrap_sub(x, y), kNone, +0.0)                                            \
-  X(mul, 2, kNumeric, wrap_mul(x, y), kCommutative, 1.0)                                      \
-  X(div, 2, kFloating, x / y, kNone, 1.0)                                                     \
-  X(maximum, 2, kNumeric, select(is_nan(x), x, select(x > y, x, y)), kIdempotent, -kInfinity) \
-  X(minimum, 2, kNumeric, select(is_nan(x), x, select(x < y, x, y)), kIdempotent, kInfinity)  \
-  X(neg, 1, kNumeric, wrap_neg(x), kInvolution, kNoIdentity)                                  \
-  X(abs, 1, kNumeric, wrap_abs(x), kIdempotent, kNoIdentity)                                  \
-  X(relu, 1, kNumeric, select(x < T(0), T(0), x), kIdempotent, kNoIdentity)                   \
-  X(reciprocal, 1, kFloating, T(1) / x, kNone, kNoIdentity)
+#define HOLOGRAM_POINTWISE_OPS(X)                                                        \
+  X(add, 2, kNumeric, kKeep, wrap_add(x, y), kCommutative, -0.0)                         \
+  X(sub, 2, kNumeric, kKeep, wrap_sub(x, y), kNone, +0.0)                                \
+  X(mul, 2, kNumeric, kKeep, wrap_mul(x, y), kCommutative, 1.0)                          \
+  X(div, 2, kFloating, kPromote, x / y, kNone, 1.0)                                      \
+  X(maximum, 2, kNumeric, kKeep, select(is_nan(x), x, select(x > y, x, y)), kIdempotent, \
+    -kInfinity)                                                                          \
+  X(minimum, 2, kNumeric, kKeep, select(is_nan(x), x, select(x < y, x, y)), kIdempotent, \
+    kInfinity)                                                                           \
+  X(neg, 1, kNumeric, kKeep, wrap_neg(x), kInvolution, kNoIdentity)                      \
+  X(abs, 1, kNumeric, kKeep, wrap_abs(x), kIdempotent, kNoIdentity)                      \
+  X(relu, 1, kNumeric, kKeep, select(x < T(0), T(0), x), kIdempotent, kNoIdentity)       \
+  X(reciprocal, 1, kFloating, kPromote, T(1) / x, kNone, kNoIdentity)
 
 // Rows that exist in groups only (atlas/group.h). math_* is at most 1.5 ulp off, with the special
 // values of C's functions and the same bits on every instruction set; see cpu/math.h. The others
@@ -64,51 +73,51 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 //   clamp: minimum(maximum(x, y), z) by comparisons; keeps x where it equals a bound (so -0 stays
 //     with a bound of +0), NaN of any operand propagates.
 //   fma: x * y + z with one rounding, for the opt-in contraction.
-#define HOLOGRAM_GROUP_OPS(X)                                                                      \
-  X(sqrt, 1, kReal, math_sqrt(x), kNone, kNoIdentity)                                              \
-  X(rsqrt, 1, kReal, T(1) / math_sqrt(x), kNone, kNoIdentity)                                      \
-  X(exp, 1, kReal, math_exp(x), kNone, kNoIdentity)                                                \
-  X(exp2, 1, kReal, math_exp2(x), kNone, kNoIdentity)                                              \
-  X(expm1, 1, kReal, math_expm1(x), kNone, kNoIdentity)                                            \
-  X(log, 1, kReal, math_log(x), kNone, kNoIdentity)                                                \
-  X(log2, 1, kReal, math_log2(x), kNone, kNoIdentity)                                              \
-  X(log1p, 1, kReal, math_log1p(x), kNone, kNoIdentity)                                            \
-  X(tanh, 1, kReal, math_tanh(x), kNone, kNoIdentity)                                              \
-  X(sigmoid, 1, kReal, math_sigmoid(x), kNone, kNoIdentity)                                        \
-  X(erf, 1, kReal, math_erf(x), kNone, kNoIdentity)                                                \
-  X(sin, 1, kReal, math_sin(x), kNone, kNoIdentity)                                                \
-  X(cos, 1, kReal, math_cos(x), kNone, kNoIdentity)                                                \
-  X(pow, 2, kReal, math_pow(x, y), kNone, 1.0)                                                     \
-  X(floor, 1, kReal, math_floor(x), kIdempotent, kNoIdentity)                                      \
-  X(ceil, 1, kReal, math_ceil(x), kIdempotent, kNoIdentity)                                        \
-  X(round, 1, kReal, math_round(x), kIdempotent, kNoIdentity)                                      \
-  X(trunc, 1, kReal, math_trunc(x), kIdempotent, kNoIdentity)                                      \
-  X(eq, 2, kOrdered, select(x == y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)           \
-  X(ne, 2, kOrdered, select(x != y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)           \
-  X(lt, 2, kOrdered, select(x < y, T(1), T(0)), kPredicate, kNoIdentity)                           \
-  X(le, 2, kOrdered, select(x <= y, T(1), T(0)), kPredicate, kNoIdentity)                          \
-  X(gt, 2, kOrdered, select(x > y, T(1), T(0)), kPredicate, kNoIdentity)                           \
-  X(ge, 2, kOrdered, select(x >= y, T(1), T(0)), kPredicate, kNoIdentity)                          \
-  X(where, 3, kOrdered, select(x != T(0), y, z), kCondition, kNoIdentity)                          \
-  X(clamp, 3, kOrdered, clamp_value(x, y, z), kNone, kNoIdentity)                                  \
-  X(logical_not, 1, dtype_bit(DType::b8), T(1) - x, kInvolution | kPredicate, kNoIdentity)         \
-  X(logical_and, 2, dtype_bit(DType::b8), wrap_mul(x, y), kCommutative | kIdempotent | kPredicate, \
-    1.0)                                                                                           \
-  X(logical_or, 2, dtype_bit(DType::b8), select(x > y, x, y),                                      \
-    kCommutative | kIdempotent | kPredicate, 0.0)                                                  \
-  X(logical_xor, 2, dtype_bit(DType::b8), select(x != y, T(1), T(0)), kCommutative | kPredicate,   \
-    0.0)                                                                                           \
-  X(fma, 3, kReal, math_fma(x, y, z), kNone, kNoIdentity)
+#define HOLOGRAM_GROUP_OPS(X)                                                                     \
+  X(sqrt, 1, kReal, kPromote, math_sqrt(x), kNone, kNoIdentity)                                   \
+  X(rsqrt, 1, kReal, kPromote, T(1) / math_sqrt(x), kNone, kNoIdentity)                           \
+  X(exp, 1, kReal, kPromote, math_exp(x), kNone, kNoIdentity)                                     \
+  X(exp2, 1, kReal, kPromote, math_exp2(x), kNone, kNoIdentity)                                   \
+  X(expm1, 1, kReal, kPromote, math_expm1(x), kNone, kNoIdentity)                                 \
+  X(log, 1, kReal, kPromote, math_log(x), kNone, kNoIdentity)                                     \
+  X(log2, 1, kReal, kPromote, math_log2(x), kNone, kNoIdentity)                                   \
+  X(log1p, 1, kReal, kPromote, math_log1p(x), kNone, kNoIdentity)                                 \
+  X(tanh, 1, kReal, kPromote, math_tanh(x), kNone, kNoIdentity)                                   \
+  X(sigmoid, 1, kReal, kPromote, math_sigmoid(x), kNone, kNoIdentity)                             \
+  X(erf, 1, kReal, kPromote, math_erf(x), kNone, kNoIdentity)                                     \
+  X(sin, 1, kReal, kPromote, math_sin(x), kNone, kNoIdentity)                                     \
+  X(cos, 1, kReal, kPromote, math_cos(x), kNone, kNoIdentity)                                     \
+  X(pow, 2, kReal, kKeep, math_pow(x, y), kNone, 1.0)                                             \
+  X(floor, 1, kReal, kKeep, math_floor(x), kIdempotent, kNoIdentity)                              \
+  X(ceil, 1, kReal, kKeep, math_ceil(x), kIdempotent, kNoIdentity)                                \
+  X(round, 1, kReal, kKeep, math_round(x), kIdempotent, kNoIdentity)                              \
+  X(trunc, 1, kReal, kKeep, math_trunc(x), kIdempotent, kNoIdentity)                              \
+  X(eq, 2, kOrdered, kKeep, select(x == y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)   \
+  X(ne, 2, kOrdered, kKeep, select(x != y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)   \
+  X(lt, 2, kOrdered, kKeep, select(x < y, T(1), T(0)), kPredicate, kNoIdentity)                   \
+  X(le, 2, kOrdered, kKeep, select(x <= y, T(1), T(0)), kPredicate, kNoIdentity)                  \
+  X(gt, 2, kOrdered, kKeep, select(x > y, T(1), T(0)), kPredicate, kNoIdentity)                   \
+  X(ge, 2, kOrdered, kKeep, select(x >= y, T(1), T(0)), kPredicate, kNoIdentity)                  \
+  X(where, 3, kOrdered, kKeep, select(x != T(0), y, z), kCondition, kNoIdentity)                  \
+  X(clamp, 3, kOrdered, kKeep, clamp_value(x, y, z), kNone, kNoIdentity)                          \
+  X(logical_not, 1, dtype_bit(DType::b8), kKeep, T(1) - x, kInvolution | kPredicate, kNoIdentity) \
+  X(logical_and, 2, dtype_bit(DType::b8), kKeep, wrap_mul(x, y),                                  \
+    kCommutative | kIdempotent | kPredicate, 1.0)                                                 \
+  X(logical_or, 2, dtype_bit(DType::b8), kKeep, select(x > y, x, y),                              \
+    kCommutative | kIdempotent | kPredicate, 0.0)                                                 \
+  X(logical_xor, 2, dtype_bit(DType::b8), kKeep, select(x != y, T(1), T(0)),                      \
+    kCommutative | kPredicate, 0.0)                                                               \
+  X(fma, 3, kReal, kKeep, math_fma(x, y, z), kNone, kNoIdentity)
 
 #define HOLOGRAM_OPS(X) HOLOGRAM_POINTWISE_OPS(X) HOLOGRAM_GROUP_OPS(X)
 
 enum class Op : uint16_t {
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) name,
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) name,
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
 };
 
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) +1
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) +1
 inline constexpr int kPointwiseOpCount = 0 HOLOGRAM_POINTWISE_OPS(HOLOGRAM_X);  // the first ones
 inline constexpr int kOpCount = 0 HOLOGRAM_OPS(HOLOGRAM_X);
 #undef HOLOGRAM_X
@@ -117,6 +126,7 @@ struct OpInfo {
   const char* name;
   int arity;  // number of operands, 1 to 3
   DTypeSet dtypes;
+  Integers integers;
   const char* expression;  // in x, y, z and T, for messages and generated kernels
   uint8_t flags;           // OpFlags
   double identity;         // NaN: none

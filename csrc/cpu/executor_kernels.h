@@ -240,7 +240,7 @@ struct Lanes<int64_t, DType::i32, W> : HalfLanes<int64_t, int32_t, W> {};
 
 // Rows of the op table as functors.
 struct NoOperand {};
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity)           \
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
   struct group_row_##name {                                                    \
     static constexpr Op kOp = Op::name;                                        \
     static constexpr int kArity = arity;                                       \
@@ -557,7 +557,7 @@ struct Instructions {
       kernels.round_clean = any(round_clean);
       kernels.store_clean = any(store_clean);
     }
-#define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
   add_row<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

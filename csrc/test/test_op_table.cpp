@@ -16,6 +16,9 @@ TEST(op_table_rows_are_well_formed) {
     CHECK(info.arity >= 1 && info.arity <= 3);
     CHECK(info.dtypes != 0);
     CHECK_EQ(info.dtypes >> kDTypeCount, 0u);
+    // What is promoted is not computed as it is.
+    constexpr DTypeSet kIntegers = kOrdered & ~kReal;
+    CHECK(info.integers == kKeep || (info.dtypes & kIntegers) == 0);
     const std::string expression = info.expression;
     CHECK(expression.find('x') != std::string::npos);
     CHECK_EQ(expression.find('y') != std::string::npos, info.arity >= 2);
@@ -40,6 +43,8 @@ TEST(op_table_names_follow_the_enumeration) {
   CHECK(op_info(Op::clamp).supports_in_group(DType::i16));
   CHECK(op_info(Op::eq).has(kPredicate));
   CHECK_EQ(std::string(op_info(Op::fma).name), "fma");
+  CHECK(op_info(Op::sqrt).integers == kPromote);
+  CHECK(op_info(Op::floor).integers == kKeep);  // torch's floor of int64 is int64
   CHECK_EQ(kPointwiseOpCount, static_cast<int>(Op::sqrt));
   CHECK(op_info(Op::mul).has(kCommutative));
   CHECK(!op_info(Op::sub).has(kCommutative));
