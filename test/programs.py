@@ -165,6 +165,14 @@ class World:
             for _ in range(4098):
                 x.neg_()
 
+    def flush_denormals(self, x: torch.Tensor) -> None:
+        """Instructions in another mode of the thread; together they do nothing."""
+        if self.mine:
+            torch.set_flush_denormal(True)
+            x.neg_()
+            torch.set_flush_denormal(False)
+            x.neg_()
+
     def run_out_of_memory(self) -> None:
         if not self.mine:
             return

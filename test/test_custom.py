@@ -336,6 +336,21 @@ class TestGradients(HologramTestCase):
             ):
                 self.assertEqual(a.cpu(), b.cpu(), msg=expression)
 
+    def test_longer_than_a_window(self):
+        """Derivatives of thousands of operations, recorded in parts."""
+        function = define("x" + "*x" * 480)
+        x = torch.tensor([1.0, -1.0, 0.5, 0.999, 1.0009765625], dtype=torch.float64)
+        results = []
+        for device in ("cpu", "hologram"):
+            value = start = x.to(device).requires_grad_()
+            value = function(value)
+            for _ in range(4):
+                (value,) = torch.autograd.grad(value.sum(), start, create_graph=True)
+            results.append(value.detach().cpu())
+        self.assertEqual(bits(results[1]), bits(results[0]))
+        exact = math.prod(range(478, 482)) * x**477
+        self.assertEqual(results[1], exact, rtol=1e-9, atol=0)
+
     def test_given(self):
         # A straight-through estimator: the derivative is not that of the expression.
         round_through = define("round(x)", derivative="1")

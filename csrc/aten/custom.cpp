@@ -47,7 +47,7 @@ struct Gradient {
   enum class Kind : uint8_t { zero, same, computed };  // same: that of the result itself
   Kind kind;
   // What it is computed from: 0 is the gradient of the result, i + 1 is operand i.
-  std::vector<uint16_t> operands;
+  std::vector<uint32_t> operands;
 };
 
 // An operator. Lives as long as the process, like its kernels.
@@ -260,11 +260,11 @@ Op row_named(const std::string& name) {
   return found->second;
 }
 
-using NamedStep = std::pair<std::string, std::vector<uint16_t>>;
+using NamedStep = std::pair<std::string, std::vector<uint32_t>>;
 
 // The steps come from our own parser; what is checked is what would be undefined behaviour.
 CompositeProgram program_of(size_t operands, std::vector<double> numbers,
-                            const std::vector<NamedStep>& steps, std::vector<uint16_t> conditions) {
+                            const std::vector<NamedStep>& steps, std::vector<uint32_t> conditions) {
   CompositeProgram program{operands, std::move(numbers), {}, std::move(conditions)};
   size_t values = operands + program.numbers.size();
   for (const auto& [name, in] : steps) {
@@ -279,15 +279,15 @@ CompositeProgram program_of(size_t operands, std::vector<double> numbers,
     ++values;
   }
   TORCH_CHECK_VALUE(!program.steps.empty(), "a program without steps");
-  for (const uint16_t condition : program.conditions) {
+  for (const uint32_t condition : program.conditions) {
     TORCH_CHECK_VALUE(condition < operands, "condition ", condition, " of ", operands);
   }
   return program;
 }
 
 void define_pointwise(const std::string& name, size_t operands, std::vector<double> numbers,
-                      const std::vector<NamedStep>& steps, std::vector<uint16_t> conditions,
-                      const std::vector<std::pair<bool, std::vector<uint16_t>>>& gradients,
+                      const std::vector<NamedStep>& steps, std::vector<uint32_t> conditions,
+                      const std::vector<std::pair<bool, std::vector<uint32_t>>>& gradients,
                       py::object evaluate, py::object gradient_operator) {
   auto program = program_of(operands, std::move(numbers), steps, std::move(conditions));
   auto* custom = new Custom{name,

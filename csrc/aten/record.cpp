@@ -732,11 +732,28 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   return true;
 }
 
+// So many steps are recorded at once: an instruction each, and one for the conversion of the
+// result.
+constexpr size_t kMostSteps = Window::kMostInstructions - 1;
+
+// Of each step, the last one that uses its value.
+static std::vector<size_t> last_uses(const CompositeProgram& program) {
+  const size_t first = program.operands + program.numbers.size();
+  std::vector<size_t> last(program.steps.size(), 0);
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const auto& [op, in] = program.steps[i];
+    for (size_t k = 0; k < static_cast<size_t>(op_info(op).arity); ++k) {
+      if (in[k] >= first) last[in[k] - first] = i;
+    }
+  }
+  return last;
+}
+
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, Tensor* fresh) {
   if (in.size() > kMostArguments) {
     return false;
   }
-  for (const uint16_t i : program.conditions) {
+  for (const uint32_t i : program.conditions) {
     if (in[i].tensor->scalar_type() != c10::ScalarType::Bool || in[i].tensor->is_cpu()) {
       return false;
     }
@@ -750,20 +767,45 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
   if (!prepare(rule, in, nullptr, fresh, prepared)) {
     return false;
   }
-  Builder builder(compute_dtype(prepared.dtype), prepared.space.count,
-                  {prepared.space.sizes.data(), prepared.space.sizes.size()});
+  const DType compute = compute_dtype(prepared.dtype);
+  const size_t steps = program.steps.size();
+  std::vector<size_t> uses;
+  if (steps > kMostSteps) uses = last_uses(program);
+  std::vector<Tensor> kept(uses.size());  // by step: values that later parts use
   c10::SmallVector<View, 24> values(prepared.in.begin(), prepared.in.begin() + in.size());
-  for (const double number : program.numbers) {
-    values.push_back(builder.number(number));
+  for (size_t begin = 0; begin < steps; begin += kMostSteps) {
+    const size_t end = std::min(begin + kMostSteps, steps);
+    // First, because there may be no memory.
+    for (size_t i = begin; end < steps && i < end; ++i) {
+      if (uses[i] < end) continue;
+      const bool truth = op_info(program.steps[i].op).has(kPredicate);
+      kept[i] = make_result(*prepared.window, prepared.space.count,
+                            truth                   ? c10::ScalarType::Bool
+                            : compute == DType::f64 ? c10::ScalarType::Double
+                                                    : c10::ScalarType::Float,
+                            fresh->device().index());
+    }
+    Builder builder(compute, prepared.space.count,
+                    {prepared.space.sizes.data(), prepared.space.sizes.size()});
+    for (size_t i = 0; begin == 0 && i < program.numbers.size(); ++i) {
+      values.push_back(builder.number(program.numbers[i]));
+    }
+    for (size_t i = begin; i < end; ++i) {
+      const auto& step = program.steps[i];
+      std::array<View, 3> operands;
+      const auto arity = static_cast<size_t>(op_info(step.op).arity);
+      for (size_t k = 0; k < arity; ++k) operands[k] = values[step.in[k]];
+      View value = builder.apply(step.op, {operands.data(), arity});
+      if (!kept.empty() && kept[i].defined()) {
+        value = dense_view(block_of(kept[i].storage().data_ptr()), kept[i].unsafeGetTensorImpl(),
+                           value.dtype);
+        builder.give(value, value.dtype);
+      }
+      values.push_back(value);
+    }
+    if (end == steps) builder.give(prepared.out, prepared.out.dtype);
+    prepared.window->record(builder.list(), builder.temporaries());
   }
-  for (const auto& step : program.steps) {
-    std::array<View, 3> operands;
-    const auto arity = static_cast<size_t>(op_info(step.op).arity);
-    for (size_t i = 0; i < arity; ++i) operands[i] = values[step.in[i]];
-    values.push_back(builder.apply(step.op, {operands.data(), arity}));
-  }
-  builder.give(prepared.out, prepared.out.dtype);
-  prepared.window->record(builder.list(), builder.temporaries());
   return true;
 }
 

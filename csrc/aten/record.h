@@ -94,16 +94,17 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
 struct CompositeProgram {
   struct Step {
     Op op;
-    std::array<uint16_t, 3> in;
+    std::array<uint32_t, 3> in;
   };
   size_t operands = 0;
   std::vector<double> numbers;
   std::vector<Step> steps;
-  std::vector<uint16_t> conditions;  // operands that have to be bool
+  std::vector<uint32_t> conditions;  // operands that have to be bool
 
   bool is_predicate() const { return op_info(steps.back().op).has(kPredicate); }
 };
 
+// A program that is longer than a window is recorded in parts: what one leaves for another has memory.
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, at::Tensor* fresh);
 
 // The dtype in which a composite computes operands of `dtype`.
