@@ -243,6 +243,26 @@ torch.hologram.fallback_report() says what did""",
         self.assertIn("<td>total</td><td></td><td>2</td><td>1</td>", html)
         self.assertIn("<pre>flush 1 (end)", html)
 
+    def test_an_operand_that_is_broadcast(self):
+        x, row = ones(32, 64), ones(64)
+        found = explain(lambda: x + row)
+        self.assertEqual(found.bytes_moved, 8192 + 256 + 8192)
+        hologram.reset_stream_stats()
+        y = x * row
+        hologram.flush()
+        self.assertEqual(hologram.stream_stats()["bytes_moved"], 8192 + 256 + 8192)
+        self.assertEqual(y.cpu(), x.cpu())
+
+    def test_equal_numbers_are_one_value(self):
+        def functions(first, second):
+            found = explain(lambda x: (x * first).exp() + (x * second).exp(), ones(100))
+            (only,) = found.flushes
+            return sum("exp" in line for line in only.passes[0].code)
+
+        self.assertEqual(functions(2.5, 2.5), 1)
+        self.assertEqual(functions(2.5, 3.5), 2)
+        self.assertEqual(functions(0.0, -0.0), 2)
+
 
 class TestPasses(HologramTestCase):
     def passes(self, function, *arguments) -> int:

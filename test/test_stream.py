@@ -6,8 +6,10 @@ test_programs.py; of rule 16, what a failed producer means for its readers in te
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
+import time
 
 import numpy as np
 import torch
@@ -25,6 +27,10 @@ def stats(function, *arguments):
     result = function(*arguments)
     hologram.flush()
     return result, hologram.stream_stats()
+
+
+def mode(at_once: bool):
+    return hologram.eager() if at_once else contextlib.nullcontext()
 
 
 class TestStream(HologramTestCase):
@@ -110,6 +116,31 @@ class TestStream(HologramTestCase):
         self.assertEqual([p.cpu() for p in parameters], want)
 
 
+class TestPlans(HologramTestCase):
+    def test_plans_are_small_and_given_back(self):
+        x = torch.ones(3, 4000, device="hologram")
+
+        def step():
+            for column in x.unbind(1):
+                column.add_(1)
+            hologram.flush()
+
+        hologram.empty_cache()
+        self.assertEqual(hologram.stream_stats()["plan_bytes"], 0)
+        for _ in range(3):
+            step()
+        held = hologram.stream_stats()["plan_bytes"]
+        self.assertTrue(4000 * 16 < held < 1 << 20, held)
+        hologram.reset_stream_stats()
+        step()
+        counts = hologram.stream_stats()
+        self.assertEqual((counts["plan_hits"], counts["plan_bytes"]), (1, held))
+        hologram.empty_cache()
+        self.assertEqual(hologram.stream_stats()["plan_bytes"], 0)
+        step()
+        self.assertEqual(x.cpu(), torch.full((3, 4000), 6.0))
+
+
 class TestRules(HologramTestCase):
     def test_01_equal_immediates_are_not_taken_for_granted(self):
         x = torch.tensor([1.0, 2.0], device="hologram")
@@ -150,6 +181,53 @@ class TestRules(HologramTestCase):
         self.assertEqual(counts["recorded"], 400)
         self.assertLessEqual(counts["passes"], 4)
         self.assertEqual(flat.cpu(), torch.arange(1000.0) * 2 + 1)
+
+    def test_04_columns_of_one_matrix_merge(self):
+        """Interleaved views: their extents overlap, their elements do not."""
+        x = torch.ones(3, 500, device="hologram")
+
+        def step():
+            for t in range(500):
+                x[:, t].mul_(t)
+
+        _, counts = stats(step)
+        self.assertEqual((counts["recorded"], counts["passes"]), (500, 1))
+        self.assertEqual(x.cpu(), torch.arange(500.0).expand(3, 500))
+
+    def test_04_time_grows_with_the_number_of_views(self):
+        def columns(n):
+            x = torch.ones(8, n, device="hologram")
+            parts = x.unbind(1)
+            hologram.flush()
+            start = time.thread_time()
+            for _ in range(4000 // n):
+                for part in parts:
+                    part.add_(1)
+                hologram.flush()
+            return time.thread_time() - start
+
+        few = min(columns(100) for _ in range(3))
+        self.assertLess(min(columns(4000) for _ in range(3)), 4 * few)
+
+    def test_04_steps_over_columns_are_not_slower_than_at_once(self):
+        def steps(n=2500):
+            s = torch.zeros(16, device="hologram")
+            for t in range(n):
+                s = s * a[:, t] + b[:, t]
+            hologram.flush()
+            return s
+
+        a, b = (torch.rand(16, 2500, device="hologram") for _ in range(2))
+        times = {True: [], False: []}
+        for _ in range(4):
+            for at_once in (True, False):
+                start = time.thread_time()
+                with mode(at_once):
+                    result = steps()
+                times[at_once].append(time.thread_time() - start)
+        with hologram.eager():
+            self.assertEqual(result, steps(), rtol=0, atol=0)
+        self.assertLess(min(times[False]), min(times[True]))
 
     def test_05_random_draws_are_not_merged(self):
         x = torch.ones(100, device="hologram")
@@ -416,6 +494,41 @@ class TestRules(HologramTestCase):
                 self.assertEqual(bool((fused.cpu() == 0).all()), flush)
             finally:
                 torch.set_flush_denormal(False)
+
+    def test_18_denormals_are_flushed_where_the_call_is_made(self):
+        """Not where the program runs, and also by operations that are none otherwise."""
+        cpu = torch.full((1000,), 1e-40)
+        x = cpu.to("hologram")
+        functions = (
+            lambda v: v * 1,
+            lambda v: v / 1,
+            lambda v: v - 0.0,
+            lambda v: v * 0.5,
+            lambda v: v + v,
+            lambda v: (v * 1).neg().neg(),
+        )
+        if not torch.set_flush_denormal(False):
+            self.skipTest("this processor cannot")
+
+        def call(function, v, flush):
+            torch.set_flush_denormal(flush)
+            try:
+                return function(v)
+            finally:
+                torch.set_flush_denormal(False)
+
+        for function in functions:
+            for before, after in ((False, True), (True, False), (True, True)):
+                want = [call(function, cpu, flush) for flush in (before, after)]
+                for at_once in (False, True):
+                    with mode(at_once):
+                        have = [call(function, x, flush) for flush in (before, after)]
+                    # Read where denormals are zeros: of no account.
+                    have = call(lambda pair: [y.cpu() for y in pair], have, True)
+                    for mine, theirs in zip(have, want, strict=True):
+                        self.assertEqual(mine.view(torch.int32), theirs.view(torch.int32))
+        _, counts = stats(lambda: [call(lambda v: v * 3, x, f) for f in (True, True, False)])
+        self.assertEqual(counts["flushes.mode"], 1)
 
     def test_19_rounding_is_not_folded(self):
         x = torch.tensor([1.0 + 2**-10], device="hologram")

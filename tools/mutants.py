@@ -42,6 +42,7 @@ class Mutant(NamedTuple):
 
 CANONICALISER = "csrc/atlas/canonicalise.cpp"
 WINDOW = "csrc/atlas/window.cpp"
+OVERLAP = "csrc/atlas/overlap.cpp"
 PROGRAM = "csrc/atlas/program.cpp"
 RECORDER = "csrc/aten/record.cpp"
 
@@ -147,9 +148,40 @@ MUTANTS = (
     ),
     Mutant(
         "an access ends an element too early for the check of overlaps",
-        WINDOW,
+        OVERLAP,
         "  return last + size;\n}",
         "  return last;\n}",
+    ),
+    Mutant(
+        "views are told apart modulo a stride that one of them reaches beyond",
+        OVERLAP,
+        "distance + theirs <= modulus;",
+        "distance < modulus;",
+    ),
+    Mutant(
+        "an access that is written late does not wait for what has read a part of its bytes",
+        WINDOW,
+        "if (other != access && !places[other].written) compare(access, other);",
+        "",
+    ),
+    Mutant(
+        "numbers are equal if they are special in the same way",
+        WINDOW,
+        "program.immediates[known] == bits &&",
+        "",
+    ),
+    Mutant(
+        "the key leaves out whether denormals are flushed",
+        PROGRAM,
+        "float_mode == other.float_mode;",
+        "true;",
+        ("+ 2 * uint64_t{float_mode}", ""),
+    ),
+    Mutant(
+        "x * 1 is x where denormals are flushed",
+        CANONICALISER,
+        "if (program_.float_mode != 0 && draft.compute_class != ComputeClass::i64) return false;",
+        "",
     ),
     Mutant(
         "operands that are broadcast in one dimension advance in it",
@@ -173,7 +205,7 @@ MUTANTS = (
 )
 
 # What the stages run; the first that fails has caught the mutant.
-CORE_TESTS = ("window", "executor")
+CORE_TESTS = ("window", "overlap", "executor")
 PYTHON_TESTS = (
     "test/test_stream.py",
     "test/test_programs.py",

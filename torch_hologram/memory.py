@@ -129,7 +129,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def empty_cache() -> None:
-    """Gives memory that no tensor holds back to the system, on every device."""
+    """Gives memory that no tensor holds back to the system, and drops plans, on every device."""
     if is_initialized():
         _C.empty_cache()
 

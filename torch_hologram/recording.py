@@ -53,10 +53,12 @@ def stream_stats(device: Device = None) -> Statistics:
         ``passes``: traversals of an iteration space. Equal groups over many tensors count as one.
         ``stores_elided``: instructions whose result never went to memory.
         ``plan_hits``, ``plan_misses``, ``plan_evictions``: of the cache of canonical programs.
+        ``plan_bytes``: what that cache holds now, until :func:`empty_cache`; at most 64 MiB.
         ``bytes_moved``: loaded and stored by the passes.
         ``flushes.REASON``: programs run, by the reason: ``read`` (an operation outside the stream,
         or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
-        ``eager``, ``event``, ``memory``, ``exit``.
+        ``eager``, ``event``, ``memory``, ``exit``, ``mode`` (denormals are flushed to zero from
+        here on, or no longer).
 
     Delegated calls are counted by :func:`fallback_report`.
 
@@ -72,7 +74,7 @@ def stream_stats(device: Device = None) -> Statistics:
 
 
 def reset_stream_stats(device: Device = None) -> None:
-    """Sets the counts of :func:`stream_stats` to zero.
+    """Sets the counts of :func:`stream_stats` to zero; ``plan_bytes`` is none.
 
     Raises:
         RuntimeError: there is no device of that index.

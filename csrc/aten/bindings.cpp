@@ -298,6 +298,7 @@ void bind(py::module_& m) {
                                                        {"plan_hits", stats.plan_hits},
                                                        {"plan_misses", stats.plan_misses},
                                                        {"plan_evictions", stats.plan_evictions},
+                                                       {"plan_bytes", stats.plan_bytes},
                                                        {"bytes_moved", stats.bytes_moved}};
     for (int i = 0; i < kFlushReasons; ++i) {
       rows.emplace_back(std::string("flushes.") + flush_reason_name(static_cast<FlushReason>(i)),

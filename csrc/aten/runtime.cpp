@@ -91,8 +91,9 @@ MemoryPool& settled_memory(c10::DeviceIndex index) {
 
 void empty_caches() {
   for (int index = 0; index < device_count(); ++index) {
-    if (device_if_used(index) != nullptr) {
+    if (Device* const used = device_if_used(index)) {
       settled_memory(static_cast<c10::DeviceIndex>(index)).trim();
+      used->window().drop_plans();
     }
   }
 }

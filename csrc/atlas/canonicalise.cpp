@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "atlas/checker.h"
+#include "atlas/overlap.h"
 
 namespace hologram {
 namespace {
@@ -276,6 +277,13 @@ class Canonicaliser {
     Draft& draft = drafts_[group];
     if ((source & kImmediate) != 0) {
       const auto number = static_cast<uint16_t>(source & ~kImmediate);
+      for (size_t i = 0; i < draft.nodes.size(); ++i) {
+        const Node& old = draft.nodes[i];
+        if (old.kind == NodeKind::immediate && old.dtype == dtype &&
+            draft.immediates[old.a] == number) {
+          return static_cast<uint16_t>(i);
+        }
+      }
       draft.immediates.push_back(number);
       draft.nodes.push_back(
           {NodeKind::immediate, Op{}, dtype, static_cast<uint16_t>(draft.immediates.size() - 1)});
@@ -304,6 +312,8 @@ class Canonicaliser {
   // Whether f(x, node) = x.
   bool is_identity(const Draft& draft, const OpInfo& info, uint16_t node) const {
     if (!info.has_identity()) return false;
+    // Where denormals are taken for zeros x * 1 makes a zero of one.
+    if (program_.float_mode != 0 && draft.compute_class != ComputeClass::i64) return false;
     const Special special = special_of(draft, node);
     if (info.identity == 1) return special == Special::one;
     if (info.identity != 0) return false;
@@ -744,9 +754,7 @@ std::vector<PassText> describe(const Plan& plan, const Program& program) {
         if (node.kind == NodeKind::store) stored[node.b] = true;
       }
       for (size_t i = 0; i < loaded.size(); ++i) {
-        const AccessKey& key = program.accesses[member.accesses[i]];
-        const size_t bytes =
-            dtype_size(key.dtype) * (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+        const size_t bytes = footprint(program, member.accesses[i]);
         if (loaded[i]) pass.loaded += bytes;
         if (stored[i]) pass.stored += bytes;
       }

@@ -3,7 +3,8 @@
 // Rules, each exact in bits:
 //   - A value that is read again while it is in flight is not loaded: bf16 values are kept rounded.
 //   - Equal values are computed once (the same operation on the same values); each store stays.
-//   - x * 1, x / 1, x - (+0), x + (-0) are x; -(-x) is x; relu(relu(x)) is relu(x).
+//   - x * 1, x / 1, x - (+0), x + (-0) are x, unless denormals are taken for zeros; -(-x) is x;
+//     relu(relu(x)) is relu(x).
 //   - A store is made only if somebody may read it: a live block, a later group, or an instruction
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.

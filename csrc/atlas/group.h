@@ -77,6 +77,7 @@ struct Binding {
 class GroupCode {
  public:
   virtual ~GroupCode() = default;
+  virtual size_t bytes() const noexcept { return 0; }  // that it holds, about
 };
 
 // Compiles groups and runs them. Every backend has one.

@@ -69,14 +69,34 @@ void Program::reserve(size_t instructions) {
   immediates.reserve(operands);
 }
 
+Program Program::key() const {
+  Program copy;
+  copy.code = code;
+  copy.accesses = accesses;
+  copy.overlaps = overlaps;
+  copy.specials = specials;
+  copy.slots = slots;
+  copy.contracts = contracts;
+  copy.float_mode = float_mode;
+  return copy;
+}
+
+size_t Program::key_bytes() const noexcept {
+  const auto bytes = [](const auto&... columns) {
+    return ((columns.size() * sizeof columns[0]) + ...);
+  };
+  return bytes(code, accesses, overlaps, specials, slots);
+}
+
 bool Program::same_key(const Program& other) const noexcept {
   return same_bytes(code, other.code) && same_bytes(accesses, other.accesses) &&
          same_bytes(overlaps, other.overlaps) && same_bytes(specials, other.specials) &&
-         same_bytes(slots, other.slots) && contracts == other.contracts;
+         same_bytes(slots, other.slots) && contracts == other.contracts &&
+         float_mode == other.float_mode;
 }
 
 uint64_t Program::hash() const noexcept {
-  uint64_t hash = 0x51ed270b7a1f3c5du + (contracts ? 1 : 0);
+  uint64_t hash = 0x51ed270b7a1f3c5du + (contracts ? 1 : 0) + 2 * uint64_t{float_mode};
   hash = mix(hash, code);
   hash = mix(hash, accesses);
   hash = mix(hash, overlaps);

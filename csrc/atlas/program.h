@@ -12,6 +12,7 @@
 
 #include "atlas/column.h"
 #include "atlas/dtype.h"
+#include "atlas/float_mode.h"
 #include "atlas/group.h"
 #include "atlas/op_table.h"
 
@@ -68,19 +69,22 @@ struct SlotKey {
 
 // Where an access lies. What a block is may differ from flush to flush, so this is not in the key.
 struct Place {
-  int64_t offset;   // of element 0, in bytes from the start of the block
-  int32_t next;     // an access of the same block before this one, -1 for none (atlas/window.cpp)
-  uint32_t stride;  // of a strided access: its first one in Program::strides
+  int64_t offset;  // of element 0, in bytes from the start of the block
+  int32_t next;    // an access of the same block before this one, -1 for none (atlas/window.cpp)
+  uint32_t stride : 31;  // of a strided access: its first one in Program::strides
+  uint32_t written : 1;  // some instruction writes it
 };
 
 struct Program {
   // The key.
   Column<Instruction> code;
   Column<AccessKey> accesses;
-  Column<std::array<uint16_t, 2>> overlaps;  // pairs of accesses of one block, newer first
-  Column<Special> specials;                  // one per immediate
+  // Pairs of accesses of one block, the higher number first, of which one is written.
+  Column<std::array<uint16_t, 2>> overlaps;
+  Column<Special> specials;  // one per immediate; equal ones share a number, unless they are many
   Column<SlotKey> slots;
-  bool contracts = false;  // a * b + c may be rounded once; set when the program is closed
+  bool contracts = false;    // a * b + c may be rounded once; set when the program is closed
+  FloatMode float_mode = 0;  // in which it computes
 
   // The rest.
   Column<Place> places;     // of each access
@@ -96,6 +100,8 @@ struct Program {
   void clear() noexcept;
   // Room for so many instructions with all they bring, but overlaps, strides and shapes.
   void reserve(size_t instructions);
+  Program key() const;  // a copy of it
+  size_t key_bytes() const noexcept;
   bool same_key(const Program& other) const noexcept;
   uint64_t hash() const noexcept;
 };

@@ -33,20 +33,19 @@ uint64_t default_nan(uint64_t bits, ComputeClass compute) noexcept {
 }
 
 Special special_of(uint64_t bits, ComputeClass compute) noexcept {
-  if (compute == ComputeClass::i64) {
-    return bits == 0 ? Special::zero : bits == 1 ? Special::one : Special::none;
+  const auto is_one_of = [&](uint64_t zero, uint64_t one, uint64_t sign) {
+    return bits == zero           ? Special::zero
+           : bits == one          ? Special::one
+           : bits == sign         ? Special::negative_zero
+           : bits == (sign | one) ? Special::minus_one
+                                  : Special::none;
+  };
+  switch (compute) {
+    case ComputeClass::f32: return is_one_of(0, 0x3f80'0000, 0x8000'0000);
+    case ComputeClass::f64: return is_one_of(0, 0x3ff0'0000'0000'0000, uint64_t{1} << 63);
+    case ComputeClass::i64: break;
   }
-  double value;
-  if (compute == ComputeClass::f32) {
-    float narrow;
-    std::memcpy(&narrow, &bits, sizeof narrow);
-    value = static_cast<double>(narrow);
-  } else {
-    std::memcpy(&value, &bits, sizeof value);
-  }
-  if (value == 0) return std::signbit(value) ? Special::negative_zero : Special::zero;
-  if (value == 1) return Special::one;
-  return value == -1 ? Special::minus_one : Special::none;
+  return bits == 0 ? Special::zero : bits == 1 ? Special::one : Special::none;
 }
 
 // The bytes of an AccessKey, put together in a register: it is compared right after it was stored,
@@ -58,25 +57,6 @@ uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint1
   return slot | uint64_t{static_cast<uint8_t>(dtype)} << 16 |
          uint64_t{static_cast<uint8_t>(layout)} << 24 | uint64_t{space} << 32 |
          uint64_t{shape} << 48;
-}
-
-// Bytes from element 0 of an access to the end of its last one.
-int64_t extent(const Program& program, size_t access) {
-  const AccessKey& key = program.accesses[access];
-  const auto size = static_cast<int64_t>(dtype_size(key.dtype));
-  switch (key.layout) {
-    case Layout::scalar: return size;
-    case Layout::dense: return program.counts[key.space] * size;
-    case Layout::strided: break;
-  }
-  const auto& sizes = program.shapes[key.shape].sizes;
-  const int64_t* strides = program.strides.data() + program.places[access].stride;
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) return 0;
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return last + size;
 }
 
 std::shared_ptr<const Failure> failure_of(const std::exception& error) {
@@ -125,8 +105,8 @@ std::string pass_name(const Group& group) {
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",  "user",  "synchronize", "full",
-                                          "eager", "event", "memory",      "exit"};
+  static constexpr const char* names[] = {"read",  "user",   "synchronize", "full", "eager",
+                                          "event", "memory", "exit",        "mode"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
 }
@@ -142,7 +122,7 @@ void Window::Open::clear() noexcept {
   crowds.clear();
   dead.clear();
   bytes = 0;
-  poisoned = false;
+  comparisons = 0;
   origins.clear();
 }
 
@@ -157,8 +137,6 @@ inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
   program.slots.push({block->born == number || block->born == BlockState::kBornInside, true});
   program.blocks.push(block);
   current_->dead.push(false);
-  if (block->failed.load(std::memory_order_relaxed)) [[unlikely]]
-    current_->poisoned = true;
   block->slot = slot;
   block->last_access = -1;
   block->crowd = -1;
@@ -187,7 +165,7 @@ uint16_t Window::shape_of(std::span<const int64_t> sizes) {
 }
 
 inline uint16_t Window::access_of(const View& view, const Operands& operands, uint16_t space,
-                                  uint64_t number) {
+                                  uint64_t number, bool written) {
   Program& program = current_->program;
   const uint16_t slot = slot_of(view.block, number);
   const bool strided = view.layout == Layout::strided;
@@ -203,38 +181,35 @@ inline uint16_t Window::access_of(const View& view, const Operands& operands, ui
     if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key &&
         (!strided || std::equal(view.strides.begin(), view.strides.end(),
                                 program.strides.data() + place.stride))) {
+      if (written && !place.written) write(*view.block, static_cast<uint16_t>(i));
       return static_cast<uint16_t>(i);
     }
     i = place.next;
   }
-  return another_access(view, key);
+  return another_access(view, key, written);
 }
 
-inline uint16_t Window::another_access(const View& view, uint64_t key) {
+inline uint16_t Window::another_access(const View& view, uint64_t key, bool written) {
   Program& program = current_->program;
   const auto access = program.accesses.size();
   BlockState& block = *view.block;
   program.accesses.push(std::bit_cast<AccessKey>(key));
-  program.places.push(
-      {view.offset, block.last_access, static_cast<uint32_t>(program.strides.size())});
+  program.places.push({view.offset, block.last_access,
+                       static_cast<uint32_t>(program.strides.size()) & 0x7fff'ffff, written});
   if (view.layout == Layout::strided) {
     for (const int64_t stride : view.strides) program.strides.push_back(stride);
   }
   if (block.crowd >= 0) [[unlikely]] {
-    join_crowd(block, static_cast<uint16_t>(access));
+    Crowd& crowd = current_->crowds[static_cast<size_t>(block.crowd)];
+    join_crowd(crowd, static_cast<uint16_t>(access));
+    if (written) write_in_crowd(crowd, static_cast<uint16_t>(access));
     return static_cast<uint16_t>(access);
   }
   int others = 0;
-  if (block.last_access >= 0) {
-    const int64_t end = view.offset + extent(program, access);
-    for (int32_t i = block.last_access; i >= 0; ++others) {
-      const auto other = static_cast<size_t>(i);
-      const Place& place = program.places[other];
-      if (place.offset < end && view.offset < place.offset + extent(program, other)) {
-        program.overlaps.push_back({static_cast<uint16_t>(access), static_cast<uint16_t>(other)});
-      }
-      i = place.next;
-    }
+  for (int32_t i = block.last_access; i >= 0; ++others) {
+    const auto other = static_cast<uint16_t>(i);
+    if (written || program.places[other].written) compare(static_cast<uint16_t>(access), other);
+    i = program.places[other].next;
   }
   block.last_access = static_cast<int32_t>(access);
   if (others == kCrowded) [[unlikely]]
@@ -242,56 +217,67 @@ inline uint16_t Window::another_access(const View& view, uint64_t key) {
   return static_cast<uint16_t>(access);
 }
 
+// Notes that two accesses of a block, one of which is written, overlap, if they do.
+void Window::compare(uint16_t access, uint16_t other) {
+  ++current_->comparisons;
+  if (!may_overlap(current_->program, access, other)) return;
+  current_->program.overlaps.push_back({std::max(access, other), std::min(access, other)});
+}
+
+// An access that has been read is written now. With those that are written it was compared before.
+void Window::write(const BlockState& block, uint16_t access) {
+  auto& places = current_->program.places;
+  if (block.crowd >= 0) [[unlikely]] {
+    write_in_crowd(current_->crowds[static_cast<size_t>(block.crowd)], access);
+  } else {
+    for (int32_t i = block.last_access; i >= 0; i = places[static_cast<size_t>(i)].next) {
+      const auto other = static_cast<uint16_t>(i);
+      if (other != access && !places[other].written) compare(access, other);
+    }
+  }
+  places[access].written = true;
+}
+
 // From here on the block's accesses are found by offset.
 void Window::make_crowd(BlockState& block) {
   Program& program = current_->program;
-  std::vector<uint16_t> accesses;
-  for (int32_t i = block.last_access; i >= 0; i = program.places[static_cast<size_t>(i)].next) {
-    accesses.push_back(static_cast<uint16_t>(i));
-  }
   block.crowd = static_cast<int32_t>(current_->crowds.size());
-  current_->crowds.emplace_back();
-  const size_t known = program.overlaps.size();
-  for (size_t i = accesses.size(); i-- > 0;) join_crowd(block, accesses[i]);
-  program.overlaps.truncate(known);  // those were recorded before
+  Crowd& crowd = current_->crowds.emplace_back();
+  for (int32_t i = block.last_access; i >= 0;) {
+    crowd.unsorted.push_back(static_cast<uint16_t>(i));
+    i = program.places[static_cast<size_t>(i)].next;
+  }
+  std::ranges::reverse(crowd.unsorted);
+  for (const uint16_t access : crowd.unsorted) {
+    link(crowd, access);
+    if (program.places[access].written) crowd.written.insert(program, access);
+  }
 }
 
-// Notes which accesses of its block a new one overlaps, in time that does not depend on how many
-// there are elsewhere in the block.
-void Window::join_crowd(BlockState& block, uint16_t access) {
-  Program& program = current_->program;
-  Crowd& crowd = current_->crowds[static_cast<size_t>(block.crowd)];
-  Place& place = program.places[access];
+void Window::link(Crowd& crowd, uint16_t access) {
+  Place& place = current_->program.places[access];
   const auto [found, fresh] = crowd.last_at.try_emplace(place.offset, access);
   place.next = fresh ? -1 : std::exchange(found->second, access);
+}
 
-  const int64_t begin = place.offset, end = begin + extent(program, access);
-  auto first =
-      std::ranges::lower_bound(crowd.regions, begin, std::less_equal{}, &Crowd::Region::end);
-  auto last = first;
-  Crowd::Region joined{begin, end, {}};
-  for (; last != crowd.regions.end() && last->begin < end; ++last) {
-    for (const uint16_t other : last->accesses) {
-      const int64_t other_begin = program.places[other].offset;
-      if (other_begin < end && begin < other_begin + extent(program, other)) {
-        program.overlaps.push_back({access, other});
-      }
-    }
-    joined.begin = std::min(joined.begin, last->begin);
-    joined.end = std::max(joined.end, last->end);
-    if (joined.accesses.empty()) {
-      joined.accesses = std::move(last->accesses);
-    } else {
-      joined.accesses.insert(joined.accesses.end(), last->accesses.begin(), last->accesses.end());
-    }
+// Compares a new access with those that are written.
+void Window::join_crowd(Crowd& crowd, uint16_t access) {
+  link(crowd, access);
+  crowd.written.find(current_->program, access, found_);
+  for (const uint16_t other : found_) compare(access, other);
+  crowd.unsorted.push_back(access);
+}
+
+// Compares an access with those that have only been read.
+void Window::write_in_crowd(Crowd& crowd, uint16_t access) {
+  const Program& program = current_->program;
+  for (const uint16_t other : crowd.unsorted) crowd.all.insert(program, other);
+  crowd.unsorted.clear();
+  crowd.all.find(program, access, found_);
+  for (const uint16_t other : found_) {
+    if (other != access && !program.places[other].written) compare(access, other);
   }
-  joined.accesses.push_back(access);
-  if (first == last) {
-    crowd.regions.insert(first, std::move(joined));
-  } else {
-    *first = std::move(joined);
-    crowd.regions.erase(first + 1, last);
-  }
+  crowd.written.insert(program, access);
 }
 
 int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
@@ -303,9 +289,18 @@ int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
 inline Source Window::immediate_of(uint64_t bits, DType dtype) {
   Program& program = current_->program;
   bits = default_nan(bits, class_of(dtype));
+  const Special special = special_of(bits, class_of(dtype));
+  // Whoever of this program comes here has left its number, so one that an earlier program left
+  // cannot be taken for it.
+  uint16_t& known = current_->known[bits * 0x9e3779b97f4a7c15u >> 58];
+  if (known < program.immediates.size() && program.immediates[known] == bits &&
+      program.specials[known] == special) {
+    return static_cast<Source>(kImmediate | known);
+  }
+  known = static_cast<uint16_t>(program.immediates.size());
   program.immediates.push(bits);
-  program.specials.push(special_of(bits, class_of(dtype)));
-  return static_cast<Source>(kImmediate | (program.immediates.size() - 1));
+  program.specials.push(special);
+  return static_cast<Source>(kImmediate | known);
 }
 
 inline void Window::append(const Operands& operands, uint64_t number) {
@@ -325,11 +320,19 @@ inline void Window::append(const Operands& operands, uint64_t number) {
     } else if (in.block == nullptr) {
       instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
     } else {
-      instruction.in[i] = access_of(in, operands, space, number);
+      instruction.in[i] = access_of(in, operands, space, number, false);
     }
   }
-  instruction.out = access_of(operands.out, operands, space, number);
+  instruction.out = access_of(operands.out, operands, space, number, true);
   current_->bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
+}
+
+// Whether so many instructions of a thread in this mode can be appended.
+inline bool Window::takes(size_t instructions, FloatMode mode) const {
+  const size_t held = current_->program.code.size();
+  return held + instructions <= kMostInstructions &&
+         (held == 0 || (current_->bytes < kMostBytes && current_->comparisons < kMostComparisons &&
+                        current_->program.float_mode == mode));
 }
 
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
@@ -338,11 +341,14 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
     origin = locate_();
+  const FloatMode mode = float_mode();
   while (true) {
+    FlushReason reason = FlushReason::full;
     {
       const std::lock_guard guard(lock_);
-      const size_t held = current_->program.code.size();
-      if (held == 0 || (held + list.size() <= kMostInstructions && current_->bytes < kMostBytes)) {
+      if (takes(list.size(), mode)) [[likely]] {
+        const size_t held = current_->program.code.size();
+        current_->program.float_mode = mode;
         if (held + list.size() > current_->room) [[unlikely]]
           current_->reserve(std::max(held + list.size(), 2 * current_->room));
         const uint64_t number = open_.load(std::memory_order_relaxed);
@@ -354,9 +360,14 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         empty_.store(false, std::memory_order_relaxed);
         break;
       }
+      if (current_->program.float_mode != mode) reason = FlushReason::mode;
     }
     try {
-      flush(FlushReason::full);
+      if (list.size() > kMostInstructions) {
+        throw Error(std::to_string(list.size()) + " instructions at once, where a window holds " +
+                    std::to_string(kMostInstructions));
+      }
+      flush(reason);
     } catch (...) {
       for (const BlockState* block : temporaries) delete block;
       throw;
@@ -494,32 +505,59 @@ const Window::Compiled& Window::plan_for(const Program& program) {
   ++run_.plan_misses;
   auto compiled = compile(program);
   // A program that is seen once may never be seen again.
-  if (const auto [seen, fresh] = seen_.try_emplace(hash, ++uses_); !fresh) {
-    if (plans_.size() >= kMostPlans) evict();
-    Program key;
-    key.code = program.code;
-    key.accesses = program.accesses;
-    key.overlaps = program.overlaps;
-    key.specials = program.specials;
-    key.slots = program.slots;
-    key.contracts = program.contracts;
-    return *plans_.emplace(hash, Cached{std::move(key), std::move(compiled), uses_})
-                ->second.compiled;
-  }
   if (seen_.size() > 4 * kMostPlans) seen_.clear();
+  if (seen_.try_emplace(hash, ++uses_).second) return pass(std::move(compiled));
+  const size_t bytes = program.key_bytes() + compiled->bytes();
+  // Nor may one plan push out most of the others.
+  if (bytes > kMostPlanBytes / 4) return pass(std::move(compiled));
+  make_room(bytes);
+  plan_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return *plans_.emplace(hash, Cached{program.key(), std::move(compiled), bytes, uses_})
+              ->second.compiled;
+}
+
+const Window::Compiled& Window::pass(std::unique_ptr<const Compiled> compiled) {
   passing_ = std::move(compiled);
   return *passing_;
 }
 
-// Drops the quarter of the plans that was not used for the longest time.
-void Window::evict() {
-  std::vector<uint64_t> uses;
-  for (const auto& [hash, cached] : plans_) uses.push_back(cached.used);
-  const auto quarter = uses.begin() + static_cast<ptrdiff_t>(uses.size() / 4);
-  std::nth_element(uses.begin(), quarter, uses.end());
-  const uint64_t oldest_kept = *quarter;
-  run_.plan_evictions +=
-      std::erase_if(plans_, [&](const auto& item) { return item.second.used < oldest_kept; });
+size_t Window::Compiled::bytes() const {
+  size_t sum = sizeof *this + plan.scratch.size() * sizeof plan.scratch[0];
+  for (size_t i = 0; i < plan.batches.size(); ++i) {
+    const Batch& batch = plan.batches[i];
+    sum += sizeof batch +
+           batch.group.operands.size() * (sizeof(Operand) + sizeof traversals[i][0]) +
+           batch.group.nodes.size() * sizeof(Node) + sizeof traversals[i] + codes[i]->bytes();
+    for (const auto& member : batch.members) {
+      sum += sizeof member + (member.accesses.size() + member.immediates.size()) * sizeof(uint16_t);
+    }
+  }
+  return sum;
+}
+
+// Where the cache has no room for a plan, drops those that were not used for the longest time until
+// a quarter of it is free.
+void Window::make_room(size_t bytes) {
+  size_t held = plan_bytes_.load(std::memory_order_relaxed);
+  if (plans_.size() < kMostPlans && held + bytes <= kMostPlanBytes) return;
+  std::vector<decltype(plans_)::iterator> oldest;
+  for (auto it = plans_.begin(); it != plans_.end(); ++it) oldest.push_back(it);
+  std::ranges::sort(oldest, {}, [](const auto& it) { return it->second.used; });
+  for (const auto& it : oldest) {
+    if (plans_.size() <= kMostPlans / 4 * 3 && held + bytes <= kMostPlanBytes / 4 * 3) break;
+    held -= it->second.bytes;
+    plans_.erase(it);
+    ++run_.plan_evictions;
+  }
+  plan_bytes_.store(held, std::memory_order_relaxed);
+}
+
+void Window::drop_plans() {
+  const std::lock_guard running(executing_);
+  plans_.clear();
+  seen_.clear();
+  passing_.reset();
+  plan_bytes_.store(0, std::memory_order_relaxed);
 }
 
 // So that what nobody reads shares no cache line.
@@ -595,15 +633,14 @@ Window::Outcome Window::run(Open& open, bool watched) {
   Column<Instruction> recorded;  // all of them, once some have been dropped
   try {
     Failures unwritable;
-    for (bool whole = !open.poisoned;; whole = false) {
+    for (bool whole = !touches_failed(program);; whole = false) {
       if (whole) [[likely]] {
         outcome.compiled = &plan_for(program);
       } else {
         if (recorded.empty()) recorded = program.code;
         program.code = recorded;
         drop_failed(program, unwritable, outcome.failures);
-        passing_ = compile(program);  // not to be met again
-        outcome.compiled = passing_.get();
+        outcome.compiled = &pass(compile(program));  // not to be met again
       }
       if (reserve_scratch(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
         execute(*outcome.compiled, program, outcome, watched);
@@ -620,6 +657,7 @@ Window::Outcome Window::run(Open& open, bool watched) {
     }
   }
   if (!outcome.failures.empty()) [[unlikely]] {
+    failures_ = true;
     for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
       outcome.failed += outcome.failures[program.accesses[instruction.out].slot] != nullptr;
     }
@@ -634,6 +672,14 @@ bool Window::covers(const Program& program, uint16_t access, uint16_t space) {
   return key.layout == Layout::dense && program.places[access].offset == 0 &&
          static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
              program.blocks[key.slot]->bytes;
+}
+
+// Whether values of a block are missing. Only now is this known: blocks fail as programs run, also
+// while this one was recorded.
+bool Window::touches_failed(const Program& program) const noexcept {
+  return failures_ && std::ranges::any_of(program.blocks, [](const BlockState* block) {
+           return block->failed.load(std::memory_order_relaxed);
+         });
 }
 
 // Takes out the instructions whose result has no memory, and those that read what is missing.
@@ -664,6 +710,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
 
 void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome,
                      bool watched) {
+  const FloatModeGuard mode(program.float_mode);
   auto& bases = frame_.bases;
   bases.clear();
   bases.reserve(program.blocks.size());
@@ -747,8 +794,7 @@ void Window::Frame::bind(const Batch& batch, const std::vector<uint8_t>& travers
       const AccessKey& key = program.accesses[access];
       const Place& place = program.places[access];
       operands.push_back(bases[key.slot] + place.offset);
-      bytes_moved += traversals[k] * dtype_size(key.dtype) *
-                     (key.layout == Layout::scalar ? 1 : static_cast<size_t>(count));
+      bytes_moved += traversals[k] * footprint(program, access);
       if (sizes.empty()) continue;
       const int64_t* own =
           key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;
@@ -776,7 +822,9 @@ void Window::Frame::bind(const Batch& batch, const std::vector<uint8_t>& travers
 
 WindowStats Window::stats() const {
   const std::lock_guard guard(lock_);
-  return stats_;
+  WindowStats stats = stats_;
+  stats.plan_bytes = plan_bytes_.load(std::memory_order_relaxed);
+  return stats;
 }
 
 void Window::reset_stats() {

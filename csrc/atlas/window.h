@@ -30,6 +30,7 @@
 
 #include "atlas/canonicalise.h"
 #include "atlas/error.h"
+#include "atlas/overlap.h"
 #include "atlas/program.h"
 #include "atlas/spin_lock.h"
 
@@ -69,13 +70,14 @@ enum class FlushReason : uint8_t {
   read,  // something outside the stream touches a block of the program
   user,  // torch.hologram.flush()
   synchronize,
-  full,  // too many instructions, or too many bytes
+  full,  // too many instructions, too many bytes, or too many accesses of one memory
   eager,
   event,
   memory,  // an allocation found no room
   exit,
+  mode,  // a thread records that treats denormal floats in another way
 };
-inline constexpr int kFlushReasons = 8;
+inline constexpr int kFlushReasons = 9;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {
@@ -85,6 +87,7 @@ struct WindowStats {
   uint64_t passes = 0;    // traversals of an iteration space
   uint64_t stores_elided = 0;
   uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
+  uint64_t plan_bytes = 0;   // that the cache of plans holds now
   uint64_t bytes_moved = 0;  // loaded and stored by the groups
   std::array<uint64_t, kFlushReasons> flushes{};
 };
@@ -160,7 +163,12 @@ class Window {
 
   static constexpr size_t kMostInstructions = 4096;
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
+  // Accesses that were compared with another one, so that a program does not take a time that grows
+  // with the square of its length: the overlaps that it can have are fewer.
+  static constexpr size_t kMostComparisons = size_t{1} << 18;
+  // Of the cache.
   static constexpr size_t kMostPlans = 4096;
+  static constexpr size_t kMostPlanBytes = size_t{64} << 20;
 
   // Throws what a failure is reported as; by default Error. Set once, before any window is used.
   using Raise = void (*)(const Failure&);
@@ -188,10 +196,11 @@ class Window {
   void start_capture();
   std::vector<Flushed> end_capture();
 
-  // Appends instructions, all or none. Blocks pending in another window must have been synchronised
-  // before. `temporaries` are blocks without memory (kBornInside) for values that only these
-  // instructions use; the window destroys them. Flushes when the window is full, and throws then,
-  // with nothing appended, what that flush does.
+  // Appends instructions, all or none, at most kMostInstructions. Blocks pending in another window
+  // must have been synchronised before. `temporaries` are blocks without memory (kBornInside) for
+  // values that only these instructions use; the window destroys them. Flushes when the window is
+  // full, or was recorded in another FloatMode than the calling thread's, and throws then, with
+  // nothing appended, what that flush does.
   void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
   void record(const Operands& operands) { record({&operands, 1}); }
 
@@ -222,6 +231,8 @@ class Window {
 
   WindowStats stats() const;
   void reset_stats();
+  // Gives back the memory of the plans.
+  void drop_plans();
   bool empty() const noexcept { return empty_.load(std::memory_order_relaxed); }
 
   // Used by the fork guard only.
@@ -229,24 +240,16 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
-  // The accesses of a block that has many, such as a flat buffer of parameters: found by their
-  // offset, and by the bytes that they touch.
-  struct Crowd {
-    struct Region {
-      int64_t begin, end;
-      std::vector<uint16_t> accesses;
-    };
-    std::unordered_map<int64_t, int32_t> last_at;  // offset; Place::next leads on
-    std::vector<Region> regions;                   // disjoint, in order
-  };
   static constexpr int kCrowded = 8;
   struct Open {
     Program program;
     std::vector<Crowd> crowds;
     Column<bool> dead;  // by slot: the owner has freed the block
+    // Immediates by a hash of their bits: where an equal one may be.
+    std::array<uint16_t, 64> known{};
     size_t bytes = 0;
+    size_t comparisons = 0;
     size_t room = 0;                   // instructions that can be appended without allocating
-    bool poisoned = false;             // touches a block that failed
     std::vector<std::string> origins;  // of instructions, while capturing
     void reserve(size_t instructions);
     void clear() noexcept;
@@ -255,6 +258,7 @@ class Window {
     Plan plan;
     std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
     std::vector<std::vector<uint8_t>> traversals;   // of each operand: loaded, stored or both
+    size_t bytes() const;
   };
   struct Frame {          // of a run
     Column<char*> bases;  // of the program's blocks
@@ -270,15 +274,22 @@ class Window {
   struct Cached {
     Program key;
     std::unique_ptr<const Compiled> compiled;
+    size_t bytes;
     uint64_t used;
   };
 
   void append(const Operands& operands, uint64_t number);
   uint16_t slot_of(BlockState* block, uint64_t number);
-  uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number);
-  uint16_t another_access(const View& view, uint64_t key);
+  bool takes(size_t instructions, FloatMode mode) const;
+  uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
+                     bool written);
+  uint16_t another_access(const View& view, uint64_t key, bool written);
+  void write(const BlockState& block, uint16_t access);
+  void compare(uint16_t access, uint16_t other);
   void make_crowd(BlockState& block);
-  void join_crowd(BlockState& block, uint16_t access);
+  void link(Crowd& crowd, uint16_t access);
+  void join_crowd(Crowd& crowd, uint16_t access);
+  void write_in_crowd(Crowd& crowd, uint16_t access);
   int32_t last_access_at(const BlockState& block, int64_t offset) const;
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
@@ -287,8 +298,9 @@ class Window {
 
   // Valid until the next call.
   const Compiled& plan_for(const Program& program);
+  const Compiled& pass(std::unique_ptr<const Compiled> compiled);
   std::unique_ptr<const Compiled> compile(const Program& program);
-  void evict();
+  void make_room(size_t bytes);
 
   // Why the values of a slot are missing; null, or nothing at all, where they are there.
   using Failures = std::vector<std::shared_ptr<const Failure>>;
@@ -302,6 +314,7 @@ class Window {
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
   void release_scratch() noexcept;
+  bool touches_failed(const Program& program) const noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
   void execute(const Compiled& compiled, const Program& program, Outcome& outcome, bool watched);
   static bool covers(const Program& program, uint16_t access, uint16_t space);
@@ -335,9 +348,12 @@ class Window {
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
   std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
   uint64_t uses_ = 0;
-  WindowStats run_;  // of the program that is running
-  Frame frame_;      // kept, so that a flush allocates nothing
+  WindowStats run_;        // of the program that is running
+  bool failures_ = false;  // some block has failed
+  Frame frame_;            // kept, so that a flush allocates nothing
   std::vector<Flushed> captured_;
+  std::vector<uint16_t> found_;        // of an AccessIndex; kept. Guarded by lock_
+  std::atomic<size_t> plan_bytes_{0};  // written under executing_
 
   WindowStats stats_;  // guarded by lock_
 };

@@ -13,6 +13,7 @@ namespace {
 
 struct Code final : GroupCode {
   explicit Code(const Group& group) : compiled(cpu::compile(group)) {}
+  size_t bytes() const noexcept override { return compiled->bytes(); }
   std::unique_ptr<CompiledGroup> compiled;
 };
 

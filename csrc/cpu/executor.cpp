@@ -9,11 +9,8 @@
 #include <string>
 
 #include "atlas/error.h"
+#include "atlas/float_mode.h"
 #include "cpu/convert.h"
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace hologram::cpu {
 namespace {
@@ -845,20 +842,6 @@ uint64_t scalar_bits(const void* x, DType from, DType to) {
   return bits;
 }
 
-// Flush-to-zero and denormals-are-zero of the calling thread.
-unsigned float_mode() {
-#if defined(__x86_64__)
-  return _mm_getcsr() & 0x8040u;
-#else
-  return 0;
-#endif
-}
-void set_float_mode([[maybe_unused]] unsigned mode) {
-#if defined(__x86_64__)
-  _mm_setcsr((_mm_getcsr() & ~0x8040u) | mode);
-#endif
-}
-
 // `n` elements between strided memory and a block. `step` is in bytes.
 void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
                   size_t size) {
@@ -991,8 +974,7 @@ class GroupRun {
   }
 
   void share(char* frame) {
-    const unsigned before = float_mode();
-    set_float_mode(mode_);
+    const FloatModeGuard mode(mode_);
     size_t member = 0;
     int64_t first = 0;  // class of the member
     while (true) {
@@ -1008,7 +990,6 @@ class GroupRun {
         at = stop;
       }
     }
-    set_float_mode(before);
   }
 
   int pointer_count() const { return group_.operands_ + 3; }
@@ -1230,7 +1211,7 @@ class GroupRun {
   const ClassKernels& kernels_;
   const long size_;  // of the class's elements
   const int64_t class_elements_;
-  unsigned mode_ = 0;    // of floating point, in the calling thread
+  FloatMode mode_ = 0;   // of the calling thread
   int64_t classes_ = 0;  // of all members
   int64_t claim_ = 1;    // classes that a thread takes at a time
   Space space_, *spaces_ = &space_;
@@ -1239,6 +1220,11 @@ class GroupRun {
   std::atomic<int64_t> next_class_{0};
   std::atomic<int> next_frame_{0};
 };
+
+size_t CompiledGroup::bytes() const noexcept {
+  return sizeof *this + code_.size() * sizeof code_[0] + uses_.size() * sizeof uses_[0] +
+         scalars_.size() * sizeof scalars_[0];
+}
 
 void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
   GroupRun(group, bindings).run(parallel);

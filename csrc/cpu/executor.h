@@ -30,6 +30,9 @@ Parallel& serial();
 
 // A group as code; immutable, usable from any thread.
 class CompiledGroup {
+ public:
+  size_t bytes() const noexcept;
+
  private:
   friend class GroupCompiler;
   friend class GroupRun;

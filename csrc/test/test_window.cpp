@@ -3,6 +3,7 @@
 #include "atlas/checker.h"
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -510,6 +511,280 @@ TEST(window_orders_many_overlapping_views_of_one_block) {
   }
 }
 
+namespace {
+
+// A part of a matrix of floats.
+View part(TestBlock* block, int64_t offset, std::span<const int64_t> strides) {
+  return {block, 4 * offset, DType::f32, Layout::strided, strides};
+}
+
+}  // namespace
+
+TEST(window_merges_columns_of_one_matrix) {
+  Stream s;
+  constexpr int64_t kRows = 3, kColumns = 300;
+  const int64_t sizes[] = {kRows}, strides[] = {4 * kColumns};
+  auto* x = s.filled(std::vector<float>(kRows * kColumns, 1.0f));
+  for (int64_t i = 0; i < kColumns; ++i) {
+    const View column = part(x, i, strides);
+    const auto factor = static_cast<float>(i + 2);
+    s.window.record({static_cast<Code>(Op::mul),
+                     DType::f32,
+                     2,
+                     kRows,
+                     sizes,
+                     column,
+                     {column, number(factor), {}}});
+  }
+  const auto values = Stream::read(x);
+  for (size_t i = 0; i < values.size(); ++i) {
+    CHECK_EQ(values[i], static_cast<float>(i % kColumns + 2));
+  }
+  CHECK_EQ(s.window.stats().passes, 1u);
+  drop(x);
+}
+
+// Rows, columns, tiles, diagonals and the whole of one matrix, in place: as one after the other.
+TEST(window_orders_strided_views_of_one_matrix) {
+  for (uint32_t seed = 0; seed < 150; ++seed) {
+    Stream s;
+    std::mt19937 random(seed);
+    const auto pick = [&](int64_t n) {
+      return static_cast<int64_t>(random() % static_cast<uint32_t>(n));
+    };
+    constexpr int64_t kSide = 7;
+    std::vector<float> expected(kSide * kSide);
+    for (float& value : expected) value = static_cast<float>(pick(9) - 4);
+    auto* block = s.filled(expected);
+    for (int i = 0; i < 50; ++i) {
+      // Two parts of one shape.
+      const int kind = static_cast<int>(pick(8));
+      const int64_t rows = kind == 0 ? kSide : 1 + pick(3),
+                    columns = kind == 0 ? kSide : 1 + pick(3);
+      const int64_t sizes[] = {rows, columns};
+      std::array<std::array<int64_t, 2>, 2> strides;  // elements
+      int64_t offsets[2];
+      for (size_t k = 0; k < 2; ++k) {
+        // A transposed one, one that lies across, or a tile.
+        const int64_t form = rows == columns ? pick(3) : 2;
+        strides[k] = form == 0   ? std::array<int64_t, 2>{1, kSide}
+                     : form == 1 ? std::array<int64_t, 2>{kSide + 1, 3}
+                                 : std::array<int64_t, 2>{kSide, 1};
+        if (kind == 0 && form == 1) strides[k] = {kSide, 1};
+        const int64_t last = (rows - 1) * strides[k][0] + (columns - 1) * strides[k][1];
+        offsets[k] = pick(kSide * kSide - last);
+      }
+      // An operand may be the result exactly, or share nothing with it: by way of a temporary.
+      const auto view = [&](size_t k, std::array<int64_t, 2>& bytes) {
+        bytes = {4 * strides[k][0], 4 * strides[k][1]};
+        return part(block, offsets[k], bytes);
+      };
+      std::array<int64_t, 2> from, to;
+      auto* t = s.make(rows * columns);
+      s.window.record({static_cast<Code>(Op::mul),
+                       DType::f32,
+                       2,
+                       rows * columns,
+                       sizes,
+                       dense(t),
+                       {view(0, from), number(-1), {}}});
+      s.window.record({static_cast<Code>(Op::add),
+                       DType::f32,
+                       2,
+                       rows * columns,
+                       sizes,
+                       view(1, to),
+                       {dense(t), number(1), {}}});
+      drop(t);
+      const std::vector<float> before = expected;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          const auto at = [&](size_t k) {
+            return static_cast<size_t>(offsets[k] + r * strides[k][0] + c * strides[k][1]);
+          };
+          expected[at(1)] = 1 - before[at(0)];
+        }
+      }
+    }
+    const auto values = Stream::read(block);
+    for (size_t k = 0; k < values.size(); ++k) {
+      if (values[k] == expected[k]) continue;
+      CHECK_EQ(std::string("seed"), std::to_string(seed));
+      break;
+    }
+    drop(block);
+  }
+}
+
+// Views that do overlap, all of them: the program ends before its overlaps become too many.
+TEST(window_is_full_of_overlaps) {
+  Stream s;
+  constexpr int64_t kViews = 1500, kEach = kViews;
+  auto* x = s.filled(std::vector<float>(kViews + kEach, 0.0f));
+  for (int64_t i = 0; i < kViews; ++i) {
+    const View own = dense(x, DType::f32, 4 * i);
+    s.window.record(binary(Op::add, kEach, own, own, number(1)));
+  }
+  const auto values = Stream::read(x);
+  for (int64_t i = 0; i < kViews; ++i) {
+    CHECK_EQ(values[static_cast<size_t>(i)], static_cast<float>(i + 1));
+  }
+  CHECK(s.window.stats().flushes[static_cast<size_t>(FlushReason::full)] > 1);
+  drop(x);
+}
+
+TEST(window_refuses_more_instructions_than_it_holds) {
+  Stream s;
+  auto* x = s.filled({0});
+  std::vector<Operands> list(Window::kMostInstructions,
+                             binary(Op::add, 1, dense(x), dense(x), number(1)));
+  s.window.record(list);
+  list.push_back(list.front());
+  auto* temporary = new TestBlock(s.heap, 4);
+  temporary->born = BlockState::kBornInside;
+  s.heap.give_back(temporary->data, 4);
+  BlockState* const temporaries[] = {temporary};
+  CHECK_THROWS(s.window.record(list, temporaries), Error, "4097 instructions");
+  CHECK_EQ(Stream::read(x)[0], static_cast<float>(Window::kMostInstructions));
+  drop(x);
+  CHECK_EQ(s.heap.idle.size(), s.heap.all.size());
+}
+
+TEST(window_counts_the_bytes_that_an_operand_has) {
+  Stream s;
+  constexpr int64_t kRows = 32, kColumns = 64;
+  auto* x = s.filled(std::vector<float>(kRows * kColumns, 1.0f));
+  auto* row = s.filled(std::vector<float>(kColumns, 2.0f));
+  auto* y = s.make(kRows * kColumns);
+  const int64_t sizes[] = {kRows, kColumns}, strides[] = {0, 4};
+  s.window.start_capture();
+  s.window.record({static_cast<Code>(Op::add),
+                   DType::f32,
+                   2,
+                   kRows * kColumns,
+                   sizes,
+                   dense(y),
+                   {dense(x), part(row, 0, strides), {}}});
+  CHECK_EQ(Stream::read(y)[99], 3.0f);
+  constexpr uint64_t kMatrix = 4 * kRows * kColumns;
+  CHECK_EQ(s.window.stats().bytes_moved, 2 * kMatrix + 4 * kColumns);
+  const auto flushed = s.window.end_capture();
+  const auto passes = describe(flushed.front().plan, flushed.front().program);
+  CHECK_EQ(passes.front().loaded, kMatrix + 4 * kColumns);
+  CHECK_EQ(passes.front().stored, kMatrix);
+  for (auto* block : {x, row, y}) drop(block);
+}
+
+// The same numbers are one value, by their bits.
+TEST(window_computes_with_equal_numbers_once) {
+  Stream s;
+  auto* x = s.filled({1, -2, 3});
+  const auto nodes = [&](float first, float second) {
+    auto* a = s.make(3);
+    auto* b = s.make(3);
+    auto* y = s.make(3);
+    s.window.start_capture();
+    s.window.record(binary(Op::mul, 3, dense(a), dense(x), number(first)));
+    s.window.record(binary(Op::mul, 3, dense(b), dense(x), number(second)));
+    s.window.record(binary(Op::sub, 3, dense(y), dense(a), dense(b)));
+    drop(a);
+    drop(b);
+    const auto values = Stream::read(y);
+    for (size_t i = 0; i < 3; ++i) {
+      const float operands[] = {1, -2, 3};
+      CHECK_EQ(values[i], operands[i] * first - operands[i] * second);
+    }
+    drop(y);
+    return s.window.end_capture().front().plan.batches.front().group.nodes.size();
+  };
+  for (int round = 0; round < 3; ++round) {  // also with plans from the cache
+    CHECK_EQ(nodes(2.5f, 2.5f), 5u);         // load, number, mul, sub, store
+    CHECK_EQ(nodes(2.5f, 3.5f), 7u);
+    CHECK_EQ(nodes(3.5f, 3.5f), 5u);
+    CHECK_EQ(nodes(0.0f, -0.0f), 7u);
+  }
+  CHECK(s.window.stats().plan_hits >= 3);
+  drop(x);
+}
+
+TEST(window_bounds_the_bytes_of_plans) {
+  Stream s;
+  auto* x = s.filled({0, 0});
+  const auto run = [&](size_t instructions, size_t pattern) {
+    for (size_t i = 0; i < instructions; ++i) {
+      const View own = dense(x, DType::f32, (pattern >> i % 16 & 1) != 0 ? 4 : 0);
+      s.window.record(binary(Op::add, 1, own, own, number(1)));
+    }
+    s.window.flush(FlushReason::user);
+  };
+  for (int round = 0; round < 3; ++round) run(3, 1);
+  const auto small = s.window.stats();
+  CHECK(small.plan_bytes > 100 && small.plan_bytes < 10'000);
+  CHECK_EQ(small.plan_hits, 1u);
+  s.window.reset_stats();
+  CHECK_EQ(s.window.stats().plan_bytes, small.plan_bytes);
+  // Long programs, until plans have to go.
+  for (size_t pattern = 2; s.window.stats().plan_evictions == 0 && pattern < 4000; ++pattern) {
+    for (int round = 0; round < 2; ++round) run(Window::kMostInstructions, pattern);
+    CHECK(s.window.stats().plan_bytes <= Window::kMostPlanBytes);
+  }
+  CHECK(s.window.stats().plan_evictions > 0);
+  s.window.reset_stats();
+  run(3, 1);  // was not used for the longest time
+  CHECK_EQ(s.window.stats().plan_misses, 1u);
+  s.window.drop_plans();
+  CHECK_EQ(s.window.stats().plan_bytes, 0u);
+  s.window.reset_stats();
+  for (int round = 0; round < 3; ++round) run(3, 1);
+  CHECK_EQ(s.window.stats().plan_hits, 1u);
+  CHECK_EQ(s.window.stats().plan_bytes, small.plan_bytes);
+  drop(x);
+}
+
+#if defined(__x86_64__) || defined(__aarch64__)
+// Each instruction is executed in the mode in which it was recorded.
+TEST(window_records_whether_denormals_are_flushed) {
+  Stream s;
+  const FloatMode ieee = float_mode();
+  CHECK_EQ(ieee, 0u);
+#if defined(__x86_64__)
+  const FloatMode flushing = 0x8040;
+#else
+  const FloatMode flushing = 1u << 24;
+#endif
+  const float tiny = 0x1p-130f;
+  auto* x = s.filled({tiny});
+  const auto bits = [](TestBlock* block) {
+    const FloatModeGuard guard(0);
+    return Stream::read(block)[0];
+  };
+  for (int round = 0; round < 3; ++round) {
+    auto* kept = s.make(1);
+    auto* flushed = s.make(1);
+    auto* twice = s.make(1);
+    s.window.record(binary(Op::mul, 1, dense(kept), dense(x), number(1)));
+    {
+      const FloatModeGuard guard(flushing);
+      CHECK_EQ(float_mode(), flushing);
+      s.window.record(binary(Op::mul, 1, dense(flushed), dense(x), number(1)));
+    }
+    CHECK_EQ(float_mode(), ieee);
+    s.window.record(binary(Op::add, 1, dense(twice), dense(x), dense(x)));
+    {
+      const FloatModeGuard guard(flushing);  // of the thread that needs the result: of no account
+      Window::synchronize(*twice);
+      CHECK_EQ(float_mode(), flushing);
+    }
+    CHECK_EQ(bits(kept), tiny);
+    CHECK_EQ(bits(flushed), 0.0f);
+    CHECK_EQ(bits(twice), 2 * tiny);
+    for (auto* block : {kept, flushed, twice}) drop(block);
+  }
+  CHECK_EQ(s.window.stats().flushes[static_cast<size_t>(FlushReason::mode)], 6u);
+  drop(x);
+}
+#endif
+
 TEST(window_flushes_when_it_is_full) {
   Stream s;
   auto* x = s.filled({0});
@@ -942,6 +1217,7 @@ struct FailingExecutor final : Executor {
     real.run(code, bindings);
   }
   void* allocate_scratch(size_t bytes) override {
+    if (meanwhile) meanwhile();
     if (bytes >= refuse_from) throw OutOfMemory(bytes, 100, 100, 100);
     ++held;
     return real.allocate_scratch(bytes);
@@ -955,6 +1231,7 @@ struct FailingExecutor final : Executor {
   bool fail_compile = false;
   int fail_run = -1, runs = 0, held = 0;
   size_t refuse_from = ~size_t{0};
+  std::function<void()> meanwhile;  // what another thread does while scratch is reserved
 };
 
 struct FailingStream : StreamOn<FailingExecutor> {
@@ -1047,6 +1324,30 @@ TEST(window_rule_16_a_failed_operand_fails_the_result) {
   CHECK_EQ(Stream::read(y)[2], 7.0f);
   CHECK_EQ(Stream::read(z)[2], 8.0f);
   for (auto* block : {x, y, z, good}) drop(block);
+  CHECK_EQ(s.heap.idle.size(), s.heap.all.size());
+}
+
+// While a program runs its blocks are recorded on, and only then turn out to have failed.
+TEST(window_rule_16_an_operand_fails_after_the_instruction_was_recorded) {
+  FailingStream s;
+  for (int round = 0; round < 3; ++round) {  // the program that reads has a plan in the cache
+    auto* x = s.filled({1, 2, 3, 4});
+    auto* z = s.make(3);
+    const bool fails = round == 2;
+    s.executor.refuse_from = fails ? 16 : ~size_t{0};
+    auto* y = s.through_scratch(x);
+    s.executor.meanwhile = [&] {
+      s.window.record(binary(Op::add, 3, dense(z), dense(y), number(1)));
+    };
+    const std::string error = s.flush_error();
+    s.executor.meanwhile = nullptr;
+    s.executor.refuse_from = ~size_t{0};
+    CHECK_EQ(contains(error, "out of memory"), fails);
+    CHECK_EQ(FailingStream::read_error(z), error);
+    CHECK_EQ(FailingStream::read_error(y), error);
+    if (!fails) CHECK_EQ(Stream::read(z)[0], 7.0f);
+    for (auto* block : {x, y, z}) drop(block);
+  }
   CHECK_EQ(s.heap.idle.size(), s.heap.all.size());
 }
 
