@@ -188,11 +188,11 @@ class TestRules(HologramTestCase):
 
         def step():
             for t in range(500):
-                x[:, t].mul_(t)
+                x[:, t].mul_(t + 2)  # none by 1, which is no operation
 
         _, counts = stats(step)
         self.assertEqual((counts["recorded"], counts["passes"]), (500, 1))
-        self.assertEqual(x.cpu(), torch.arange(500.0).expand(3, 500))
+        self.assertEqual(x.cpu(), (torch.arange(500.0) + 2).expand(3, 500))
 
     def test_04_time_grows_with_the_number_of_views(self):
         def columns(n):
