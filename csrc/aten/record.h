@@ -104,7 +104,8 @@ struct CompositeProgram {
   bool is_predicate() const { return op_info(steps.back().op).has(kPredicate); }
 };
 
-// A program that is longer than a window is recorded in parts: what one leaves for another has memory.
+// A program that is longer than a window is recorded in parts: what one leaves for another has
+// memory.
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, at::Tensor* fresh);
 
 // The dtype in which a composite computes operands of `dtype`.
