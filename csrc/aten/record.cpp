@@ -375,7 +375,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
                       tensor->sizes() == model->sizes() && tensor->device() == model->device();
     return same ? operand_block(tensor) : nullptr;
   };
-  if ((!real && rule.makes_floats) || model->numel() == 0) {
+  if ((!real && rule.promotes) || model->numel() == 0) {
     return false;
   }
   for (size_t i = 0; i < in.size(); ++i) {
