@@ -95,6 +95,14 @@ class TestSpecialValues(HologramTestCase):
         # those of float32, rounded.
         self.assert_as_torch(torch.pow, x, y, ulps=4, what=f"pow {dtype}")
 
+    @parametrize("dtype", FLOATS)
+    def test_activations(self, dtype):
+        x = torch.cat([specials(dtype), torch.linspace(-8, 8, 1001).to(dtype)])
+        self.assert_as_torch(torch.nn.functional.hardswish, x, what=f"hardswish {dtype}")
+        elu = torch.ops.aten.elu
+        self.assert_as_torch(elu, x, ulps=4, what=f"elu {dtype}")
+        self.assert_as_torch(lambda v: elu(v, 0.7, 1.25, 0.5), x, ulps=4, what=f"elu {dtype}")
+
     @parametrize("dtype", (*FLOATS, torch.int64, torch.int32, torch.bool))
     def test_comparisons_and_logic(self, dtype):
         x, y = pairs(dtype)

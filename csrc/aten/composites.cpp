@@ -166,8 +166,8 @@ constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
 // x * min(max(x + 3, 0), 6) / 6
 constexpr Composite kHardswish{
     kReals, [](Builder& b, const View* in) {
-      const View high = b.apply(Op::maximum, {b.apply(Op::add, {in[0], b.number(3)}), b.number(0)});
-      const View gate = b.apply(Op::minimum, {high, b.number(6)});
+      const View high = b.apply(Op::add, {in[0], b.number(3)});
+      const View gate = b.apply(Op::clamp, {high, b.number(0), b.number(6)});
       b.apply(Op::div, {b.apply(Op::mul, {in[0], gate}), b.number(6)});
     }};
 // Of x, alpha * scale, scale and input_scale: (exp(x * input_scale) - 1) * alpha * scale where

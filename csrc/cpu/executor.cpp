@@ -146,6 +146,7 @@ class GroupCompiler {
     bool is_leaf = false;   // its place exists before any code
     bool clean = false;     // cpu/convert.h
     bool rounded = false;   // by the instruction that computes it
+    bool exact = false;     // its dtype can hold it as it is in the accumulator
     int16_t slot = -1;
     int32_t uses = 0;          // not emitted yet
     int32_t first_store = -1;  // of the list through next_store_
@@ -290,6 +291,7 @@ class GroupCompiler {
       }
       if (node.kind == NodeKind::load && value.place == Place::nowhere) value.registers = 1;
       value.is_leaf = value.place != Place::nowhere;
+      value.exact = value.is_leaf && node.kind == NodeKind::load && value.place != Place::splat;
       value.clean = (kClean & dtype_bit(node.dtype)) != 0 || is_clean_unrounded(node);
     }
   }
@@ -472,7 +474,8 @@ class GroupCompiler {
     }
     accumulator_ = v;
     rounded = rounded || node.dtype == own_;
-    if (!rounded && !stored_at_once(v)) push(round_to(node));
+    value.exact = rounded || !stored_at_once(v);
+    if (!rounded && value.exact) push(round_to(node));
     // Stores that can happen now spare a place; a store that keeps every bit is one.
     for (int s = value.first_store; s >= 0; s = next_store_[s]) {
       if (done_[s] || is_hazard(s)) continue;
@@ -510,9 +513,16 @@ class GroupCompiler {
   void emit_store(int s) {
     const uint16_t operand = group_.nodes[s].b;
     const DType dtype = group_.operands[operand].dtype;
-    const bool clean = dtype == DType::bf16 && own_ == DType::f32 &&
-                       is_clean_unrounded(group_.nodes[group_.nodes[s].a]);
-    push(clean ? kernels_.store_clean : kernels_.store[index_of(dtype)], {operand, 0, -1});
+    const uint16_t v = group_.nodes[s].a;
+    AnyCode store = kernels_.store[index_of(dtype)];
+    if (dtype == DType::bf16 && own_ == DType::f32) {
+      if (values_[v].exact && group_.nodes[v].dtype == DType::bf16) {
+        store = kernels_.store_exact;
+      } else if (is_clean_unrounded(group_.nodes[v])) {
+        store = kernels_.store_clean;
+      }
+    }
+    push(store, {operand, 0, -1});
     done_[s] = true;
   }
 

@@ -50,6 +50,7 @@ struct ClassKernels {
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;
   AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
+  AnyCode store_exact;               // of bf16, from values that it can hold; f32 only
   AnyCode unary[kOpCount];
   AnyCode binary[kOpCount][kFormCount];
   Arithmetic plain;

@@ -118,6 +118,12 @@ HOLOGRAM_INLINE void store_word_pairs(char* p, Simd<uint32_t, W> x, Simd<uint32_
         _mm512_permutex2var_epi16((__m512i)x.v, _mm512_load_si512(kOdd), (__m512i)y.v);
     __builtin_memcpy(p, &words, sizeof words);
     return;
+  } else if constexpr (W == 32) {
+    const __m256i words = _mm256_packus_epi32(_mm256_srli_epi32((__m256i)x.v, 16),
+                                              _mm256_srli_epi32((__m256i)y.v, 16));
+    const __m256i in_order = _mm256_permute4x64_epi64(words, _MM_SHUFFLE(3, 1, 2, 0));
+    __builtin_memcpy(p, &in_order, sizeof in_order);
+    return;
   }
 #endif
   store_words(p, 0, x >> 16);
@@ -136,9 +142,12 @@ struct Lanes<float, DType::bf16, W> {
   }
   HOLOGRAM_INLINE static Vec round(Vec x) { return round_to_bf16(x); }
   HOLOGRAM_INLINE static Vec round_clean(Vec x) { return round_clean_to_bf16(x); }
-  // Two vectors, `k` and the one after it.
+  // Two vectors, `k` and the one after it; store_exact: of lanes that bf16 can hold.
   HOLOGRAM_INLINE static void store_clean(char* p, int k, Vec x, Vec y) {
     store_word_pairs<W>(p + k * (W / 2), round_clean_bits(x), round_clean_bits(y));
+  }
+  HOLOGRAM_INLINE static void store_exact(char* p, int k, Vec x, Vec y) {
+    store_word_pairs<W>(p + k * (W / 2), x.bits(), y.bits());
   }
 };
 
@@ -193,18 +202,37 @@ struct BoolLanes {
   static constexpr int kLanes = Vec::kLanes;
   using Wide = Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W>;
   typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  static constexpr bool kQuick = W == 32 && sizeof(T) == 4;
   HOLOGRAM_INLINE static Vec load(const char* p, int k) {
     Bytes bytes;
     __builtin_memcpy(&bytes, p + k * kLanes, sizeof bytes);
+#if defined(__x86_64__)
+    if constexpr (kQuick) {  // GCC 12 converts byte by byte
+      const __m256i wide = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
+      return select({(Wide)_mm256_cmpeq_epi32(wide, _mm256_setzero_si256())}, Vec(0), Vec(1));
+    }
+#endif
     const Wide wide = __builtin_convertvector(bytes, Wide);
     return wide != 0 ? Vec(1).v : Vec(0).v;
   }
   HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+#if defined(__x86_64__)
+    if constexpr (kQuick) {
+      const __m256i wide = (__m256i)(x != Vec(0)).v;
+      const __m128i words =
+          _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+      const __m128i ones = _mm_and_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(1));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(p + k * kLanes), ones);
+      return;
+    }
+#endif
     const Wide wide = x.v != Vec(0).v ? Wide{} + 1 : Wide{};
     const Bytes bytes = __builtin_convertvector(wide, Bytes);
     __builtin_memcpy(p + k * kLanes, &bytes, sizeof bytes);
   }
-  HOLOGRAM_INLINE static Vec round(Vec x) { return select(x != Vec(0), Vec(1), Vec(0)); }
+  HOLOGRAM_INLINE static Vec round(Vec x) {
+    return select(x != Vec(0), Vec(1), Vec(0));
+  }
 };
 template <int W>
 struct Lanes<float, DType::b8, W> : BoolLanes<float, W> {};
@@ -342,6 +370,16 @@ struct Instructions {
     L::store_clean(p, 2, a2, a3);
     L::store_clean(p, 4, a4, a5);
     L::store_clean(p, 6, a6, a7);
+    HOLOGRAM_NEXT;
+  }
+  // From values that bf16 can hold.
+  static void store_exact(HOLOGRAM_STATE) {
+    using L = Lanes<float, DType::bf16, W>;
+    char* p = address<Bf16>(ip->x, R, off);
+    L::store_exact(p, 0, a0, a1);
+    L::store_exact(p, 2, a2, a3);
+    L::store_exact(p, 4, a4, a5);
+    L::store_exact(p, 6, a6, a7);
     HOLOGRAM_NEXT;
   }
   static void round_clean(HOLOGRAM_STATE) {
@@ -556,6 +594,7 @@ struct Instructions {
     if constexpr (std::is_same_v<T, float>) {
       kernels.round_clean = any(round_clean);
       kernels.store_clean = any(store_clean);
+      kernels.store_exact = any(store_exact);
     }
 #define HOLOGRAM_X(name, arity, dtypes, expression, flags, identity) \
   add_row<group_row_##name>(kernels);
