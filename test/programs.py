@@ -76,6 +76,7 @@ class World:
         self.mine = device != "cpu"
         self.seen: list[Any] = []  # what the program read on its way, and its errors
         self.events: list = []
+        self.views: list[torch.Tensor] = []
         self.waiting: list[threading.Event] = []
 
     def names(self) -> dict[str, Any]:
@@ -158,6 +159,21 @@ class World:
 
     def storage_address(self, x: torch.Tensor) -> None:
         x.untyped_storage().data_ptr()
+
+    # Others that may look at the memory at any time.
+
+    def look(self, x: torch.Tensor) -> None:
+        """A CPU tensor over the memory, until look_away()."""
+        if self.mine:
+            self.views.append(hologram.alias_as_cpu(x))
+
+    def look_away(self) -> None:
+        self.views.clear()
+
+    def give_address(self, x: torch.Tensor) -> None:
+        """The memory is shared for good: another storage may be made over it."""
+        if self.mine:
+            torch.utils.dlpack.to_dlpack(x)
 
     def fill_window(self, x: torch.Tensor) -> None:
         """More instructions than a window holds; together they do nothing."""
@@ -806,9 +822,9 @@ class Generator:
                 "flush()", "synchronize()", "event()", "wait_event()", f"read({x})", f"item({x})",
                 f"delegated({x})", f"address({x})", f"storage_address({x})",
                 "use_stream(0)", "use_stream(1)", "wait_stream(1)", "run_out_of_memory()", "fork()",
-                "fill_window",
+                "fill_window", f"look({x})", "look_away()", f"give_address({x})",
             ],
-            [5, 3, 3, 2, 4, 3, 4, 2, 1, 3, 3, 2, 1, 0.15, 0.4],
+            [5, 3, 3, 2, 4, 3, 4, 2, 1, 3, 3, 2, 1, 0.15, 0.4, 3, 2, 0.5],
         )[0]  # fmt: skip
         if text == "fill_window":
             whole = [v for v in self.variables if v.writable and v.dtype == torch.float32]

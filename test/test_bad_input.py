@@ -57,6 +57,45 @@ ERRORS = {
         torch.ones(3, device=d), 1, out=torch.ones(1, device=d).expand(3)
     ),
     "partial_overlap": lambda d: (lambda x: x[1:].add_(x[:-1]))(torch.ones(4, device=d)),
+    # A broadcast operand has sizes that no result can have.
+    "size": lambda d: torch.ones(1, device=d).expand(2**62) + 1,
+    "size_of_two": lambda d: torch.ones(1, 1, device=d).expand(2**40, 2**30) * 2.0,
+    "size_of_both": lambda d: (
+        torch.ones(1, 1, device=d).expand(2**31, 1) + torch.ones(1, device=d).expand(2**33)
+    ),
+    "size_unary": lambda d: torch.ones(1, device=d).expand(2**62).tanh(),
+    "size_half": lambda d: torch.ones(1, dtype=torch.bfloat16, device=d).expand(2**63 - 1).neg(),
+    "size_composite": lambda d: torch.nn.functional.gelu(torch.ones(1, device=d).expand(2**62)),
+    "size_lerp": lambda d: (lambda x: torch.lerp(x, x, 0.3))(torch.ones(1, device=d).expand(2**62)),
+    "size_clone": lambda d: torch.ones(1, device=d).expand(2**62).contiguous(),
+    "size_like": lambda d: torch.zeros_like(torch.ones(1, device=d).expand(2**62, 2)),
+    "size_empty": lambda d: torch.empty(2**62, device=d),
+    "size_zeros": lambda d: torch.zeros(2**31, 2**31, 2, device=d),
+    "size_full": lambda d: torch.full((2**62,), 1.5, device=d),
+    "size_out": lambda d: torch.add(
+        torch.ones(1, device=d).expand(2**62), 1, out=torch.empty(0, device=d)
+    ),
+    "size_in_place": lambda d: torch.ones(1, device=d).expand(2**62).add_(1),
+    "size_resize": lambda d: torch.ones(1, device=d).resize_(2**62),
+    "size_strided": lambda d: torch.empty_strided((2**40, 2**40), (2**40, 1), device=d),
+    # Numbers that the dtype does not have.
+    "lerp_weight": lambda d: torch.lerp(torch.zeros(2, device=d), torch.ones(2, device=d), 1e39),
+    "lerp_low": lambda d: torch.lerp(torch.zeros(2, device=d), torch.ones(2, device=d), -1e39),
+    "lerp_half": lambda d: torch.zeros(2, dtype=torch.bfloat16, device=d).lerp_(
+        torch.ones(2, dtype=torch.bfloat16, device=d), 1e39
+    ),
+    "fill": lambda d: torch.zeros(2, device=d).fill_(1e39),
+    "clamp": lambda d: torch.zeros(2, device=d).clamp(min=1e39),
+    "add_alpha": lambda d: torch.add(torch.zeros(2, device=d), torch.ones(2, device=d), alpha=1e39),
+    "addcmul_value": lambda d: torch.zeros(2, device=d).addcmul(
+        torch.ones(2, device=d), torch.ones(2, device=d), value=1e39
+    ),
+    "addcdiv_value": lambda d: torch.zeros(2, device=d).addcdiv(
+        torch.ones(2, device=d), torch.ones(2, device=d), value=-1e39
+    ),
+    "rsub_alpha": lambda d: torch.rsub(
+        torch.zeros(2, device=d), torch.ones(2, device=d), alpha=1e39
+    ),
     "item": lambda d: torch.ones(2, device=d).item(),
     "bool": lambda d: bool(torch.ones(2, device=d)),
     "negative_size": lambda d: torch.empty(-1, device=d),

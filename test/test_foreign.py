@@ -337,7 +337,7 @@ class TestRoutes(HologramTestCase):
         with self.assertRaises(TypeError):
             memoryview(x)
 
-    def test_exported_memory_is_not_recorded(self):
+    def test_instructions_on_exported_memory_run_at_once(self):
         x = pending()
         array = np.from_dlpack(x)
         x.add_(1)
@@ -347,7 +347,7 @@ class TestRoutes(HologramTestCase):
         self.assertEqual(array[-1], 3.0)
         del capsule
 
-    def test_memory_exported_as_the_device_is_not_recorded(self):
+    def test_instructions_on_memory_exported_as_the_device_run_at_once(self):
         # The other tensor has a storage of its own over the same memory.
         x = pending()
         y = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))

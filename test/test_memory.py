@@ -11,7 +11,10 @@ import torch
 from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
+import torch_hologram
+
 MIB = 1 << 20
+address_of = torch_hologram._C.address_of  # runs nothing
 
 
 def allocate(mib: int) -> torch.Tensor:
@@ -32,6 +35,78 @@ class TestStatistics(HologramTestCase):
         self.assertEqual(torch.hologram.memory_allocated() - before, 8 * MIB)
         del view
         self.assertEqual(torch.hologram.memory_allocated(), before)
+
+    def test_reading_them_runs_nothing(self):
+        hologram = torch.hologram
+        x = torch.ones(MIB, device="hologram")
+        hologram.synchronize()
+        hologram.reset_stream_stats()
+        y = x * 2
+        for read in (
+            hologram.memory_allocated,
+            hologram.max_memory_allocated,
+            hologram.memory_reserved,
+            hologram.memory_stats,
+            hologram.memory_summary,
+            hologram.memory_snapshot,
+            hologram.mem_get_info,
+            hologram.boundary.usage,
+            hologram.reset_peak_memory_stats,
+            hologram.reset_accumulated_memory_stats,
+            lambda: torch.accelerator.memory_stats(),
+            lambda: torch.accelerator.memory_allocated(),
+        ):
+            read()
+        y = y + 1
+        counts = hologram.stream_stats()
+        self.assertEqual([n for n in counts if n.startswith("flushes") and counts[n]], [])
+        self.assertEqual(y.sum().item(), 3 * MIB)
+        self.assertEqual(hologram.stream_stats()["passes"], 1)
+
+    def test_frees_count_at_once(self):
+        """Also of memory that recorded instructions have still to read."""
+        hologram = torch.hologram
+        for count in (100, 5 * MIB):  # of the boundary pool and of the linear one
+            hologram.synchronize()
+            before = hologram.memory_stats()
+            x = torch.ones(count, device="hologram")
+            hologram.synchronize()
+            y = x * 2
+            held = hologram.memory_stats()
+            address = address_of(x)
+            del x
+            freed = hologram.memory_stats()
+            name = "allocated_bytes.all"
+            size = (held[f"{name}.current"] - before[f"{name}.current"]) // 2
+            self.assertGreaterEqual(size, 4 * count)
+            self.assertEqual(held[f"{name}.current"] - freed[f"{name}.current"], size)
+            self.assertEqual(freed[f"{name}.freed"] - held[f"{name}.freed"], size)
+            self.assertEqual(freed["allocation.all.current"], held["allocation.all.current"] - 1)
+            states = {
+                block["address"]: block["state"]
+                for segment in hologram.memory_snapshot()
+                for block in segment["blocks"]
+            }
+            self.assertEqual(states[address], "active_pending_free")
+            self.assertEqual(y.sum().item(), 2 * count)
+            after = hologram.memory_stats()
+            self.assertEqual(after[f"{name}.current"], freed[f"{name}.current"])
+            self.assertEqual(after["allocation.all.freed"], freed["allocation.all.freed"] + 1)
+            del y
+            self.assertEqual(hologram.memory_stats()[f"{name}.current"], before[f"{name}.current"])
+
+    def test_snapshot_agrees_while_instructions_wait(self):
+        hologram = torch.hologram
+        hologram.synchronize()
+        x = torch.ones(1000, device="hologram")
+        hologram.synchronize()
+        y = x * 2
+        del x
+        total = sum(segment["allocated_size"] for segment in hologram.memory_snapshot())
+        stats = hologram.memory_stats()
+        foreign = stats["foreign_bytes.all.current"]
+        self.assertEqual(total, stats["allocated_bytes.all.current"] - foreign)
+        del y
 
     def test_results_of_delegated_operators_are_counted(self):
         before = torch.hologram.memory_stats()

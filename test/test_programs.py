@@ -50,10 +50,11 @@ class TestPrograms(HologramTestCase):
         calls = (
             "flush()", "synchronize()", "event()", "read(t0)", "item(t0)", "delegated(t0)",
             "address(t0)", "storage_address(t0)", "fill_window(t0)", "run_out_of_memory()",
-            "fork()",
+            "fork()", "look(t0)",
         )  # fmt: skip
         for call in calls:
             lines += ["t0.mul_(0.5).add_(1)", call]
+        lines.append("t0.mul_(0.5)")  # of memory that is looked at
         totals = programs.Totals()
         programs.check([programs.Line(text) for text in lines], False, totals)
         self.assertEqual(totals.flushes.keys(), reasons())

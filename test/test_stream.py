@@ -233,7 +233,7 @@ class TestRules(HologramTestCase):
         self.assertEqual(y.cpu(), torch.full((1000,), 6.0))
         del others
 
-    def test_10_memory_that_others_see_is_not_recorded(self):
+    def test_10_instructions_on_memory_that_others_see_run_at_once(self):
         array = np.ones(4, dtype=np.float32)
         tensor = hologram.alias_from_cpu(torch.from_numpy(array))
         tensor.add_(1)

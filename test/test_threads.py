@@ -291,6 +291,59 @@ class TestBackward(ThreadsTestCase):
 
         in_threads(work)
 
+    def test_torchs_switch_stands_as_it_stood(self):
+        """Graphs of the CPU, and whoever asks outside a pass, see nothing of the device's ways."""
+        is_on = torch.autograd.is_multithreading_enabled
+
+        def seen_in_backward(loss, x):
+            found = []
+            hook = x.register_hook(lambda _: found.append((is_on(), threading.get_ident())))
+            loss.backward()
+            hook.remove()
+            return found
+
+        def work(number):
+            here = threading.get_ident()
+            x = torch.ones(2, device="hologram", requires_grad=True)
+            y = torch.ones(2, requires_grad=True)
+            self.assertTrue(is_on())
+            self.assertEqual(seen_in_backward((y * 2).sum(), y), [(True, here)])
+            for loss in (
+                (x * 2).sum(),
+                (x * 2).sum().cpu() * 3 + 1,  # starts on the CPU
+                (x * 2 + y.to("hologram")).sum().cpu() + (y * 2).sum(),
+            ):
+                self.assertEqual(seen_in_backward(loss, x), [(False, here)])
+                self.assertTrue(is_on())
+            self.assertEqual(torch.autograd.grad((x * 2).sum(), x)[0].cpu(), torch.full((2,), 2.0))
+            loss = (x * 2).sum()
+            loss.backward()
+            with self.assertRaisesRegex(RuntimeError, "second time"):
+                loss.backward()
+            self.assertTrue(is_on())  # after an error, too
+            edge = torch.autograd.graph.get_gradient_edge((x * 2).sum())
+            torch.autograd.backward(edge, torch.ones((), device="hologram"))
+            with torch.autograd.set_multithreading_enabled(False):
+                self.assertEqual(seen_in_backward((x * 2).sum(), x), [(False, here)])
+                self.assertFalse(is_on())
+            self.assertEqual(seen_in_backward((x * 2).sum(), x), [(False, here)])
+
+        in_threads(work)
+
+    def test_the_switch_as_a_function(self):
+        def work(number):
+            x = torch.ones(2, device="hologram", requires_grad=True)
+            found = []
+            x.register_hook(lambda _: found.append(threading.get_ident()))
+            torch.autograd.set_multithreading_enabled(True)
+            (x * 2).sum().backward()
+            self.assertNotEqual(found, [threading.get_ident()])
+            torch.autograd.set_multithreading_enabled(False)
+            (x * 2).sum().backward()
+            self.assertEqual(found[1:], [threading.get_ident()])
+
+        in_threads(work)
+
     @parametrize("device_threads", (False, True))
     def test_separate_graphs(self, device_threads):
         def work(number):

@@ -307,6 +307,36 @@ class TestAliases(HologramTestCase):
         torch.hologram.alias_from_cpu(plain).add_(3).sqrt_()
         self.assertEqual(plain, torch.full((4,), 3.0).sqrt())
 
+    def test_complex_half_is_warned_of(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            half = torch.zeros(2, dtype=torch.complex32, device="hologram")
+        before = torch.is_warn_always_enabled()
+        torch.set_warn_always(True)  # else once in a process
+        self.addCleanup(torch.set_warn_always, before)
+        for make in (
+            lambda: torch.empty(2, dtype=torch.complex32, device="hologram"),
+            lambda: torch.zeros(2, dtype=torch.complex32, device="hologram"),
+            lambda: torch.empty_strided((2,), (1,), dtype=torch.complex32, device="hologram"),
+            lambda: torch.empty(2, device="hologram").to(torch.complex32),
+            lambda: torch.zeros_like(torch.empty(2, device="hologram"), dtype=torch.complex32),
+            lambda: half.clone(),
+            lambda: torch.empty_like(half),
+            lambda: half.cpu().to("hologram"),
+        ):
+            with self.assertWarnsRegex(UserWarning, "ComplexHalf support is experimental"):
+                make()
+
+    def test_lazy_clone_is_recorded(self):
+        here = torch.arange(4.0, device="hologram")
+        torch.hologram.synchronize()
+        torch.hologram.reset_stream_stats()
+        lazy = torch._lazy_clone(here)
+        counts = torch.hologram.stream_stats()
+        self.assertEqual((counts["recorded"], counts["executed"]), (1, 0))
+        here.add_(1)
+        self.assertEqual(lazy.cpu(), torch.arange(4.0))
+
     def test_copy_on_write(self):
         """A lazily cloned CPU tensor is made real before the device looks at it."""
         plain = torch.arange(4.0)

@@ -34,6 +34,7 @@ def register() -> None:
         _by_device_name,
         _cpu_programs,
         _lightning_hook,
+        backward,
         comm,
         compile,
         device_module,
@@ -54,6 +55,7 @@ def register() -> None:
         UninitializedTensorMixin._allowed_methods.append(getattr(torch.Tensor, DEVICE_TYPE))
     _by_device_name.register()
     _cpu_programs.register()
+    backward.register()
     comm.register()
     dlpack.register()
     dynamo.register()

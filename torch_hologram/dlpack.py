@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 _tensor_dlpack = torch.Tensor.__dlpack__
 _tensor_dlpack_device = torch.Tensor.__dlpack_device__
-_torch_to_dlpack: Callable[..., Any] = torch._C._to_dlpack
+# By the name in torch._C, which others import from there.
+_torch_to_dlpack: dict[str, Callable[..., Any]] = {
+    name: getattr(torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")
+}
 _torch_from_dlpack = torch.utils.dlpack.from_dlpack
 
 _CPU = (int(DLDeviceType.kDLCPU), 0)
@@ -83,15 +86,19 @@ def _dlpack(
             f"Can't export a {self.device} tensor to DLPack device {_name(target)}, only to "
             f"{_name(_CPU)} and {_name(extension)}"
         )
-    if max_version is None or max_version[0] < 1:
-        return torch._C._to_dlpack(exported, dl_device=None, copy=copy)
-    return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy)
+    old = max_version is None or max_version[0] < 1
+    export = _torch_to_dlpack["_to_dlpack" if old else "_to_dlpack_versioned"]
+    return export(exported, dl_device=None, copy=copy)
 
 
-def _to_dlpack(tensor: torch.Tensor, **options: Any) -> Any:
-    if _is_hologram(tensor):
-        _C.export_tensor(tensor)
-    return _torch_to_dlpack(tensor, **options)
+def _exporting(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def ours(data: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if _is_hologram(data):
+            _C.export_tensor(data)
+        return theirs(data, *arguments, **options)
+
+    return ours
 
 
 @functools.wraps(_torch_from_dlpack)
@@ -133,8 +140,9 @@ def register() -> None:
     exchange_api = _C.dlpack_exchange_api()
     if exchange_api is not None:  # None where torch has no C interface
         torch.Tensor.__dlpack_c_exchange_api__ = exchange_api
-    _to_dlpack.__doc__ = _torch_to_dlpack.__doc__
+    for name, theirs in _torch_to_dlpack.items():
+        setattr(torch._C, name, _exporting(theirs))
     for module in (torch, torch.utils.dlpack):
-        setattr(module, "to_dlpack", _to_dlpack)  # noqa: B010
+        setattr(module, "to_dlpack", torch._C._to_dlpack)  # noqa: B010
     torch.utils.dlpack.from_dlpack = _from_dlpack
     torch.from_dlpack = _from_dlpack  # type: ignore[attr-defined]

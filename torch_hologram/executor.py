@@ -50,8 +50,8 @@ _DTYPES: dict[np.dtype[Any], torch.dtype] = {
 }
 
 _synchronize = _C.synchronize_tensor
-# Of a tensor's first element. torch.Tensor.data_ptr waits for what is recorded, this does not.
-address_of = torch._C.TensorBase.data_ptr
+# Of a tensor's first element. torch.Tensor.data_ptr runs what is recorded first, this does not.
+address_of = _C.address_of
 
 
 def torch_dtype(dtype: npt.DTypeLike) -> torch.dtype:

@@ -65,6 +65,9 @@ def memory_stats(device: Device = None) -> Statistics:
     ``foreign_bytes`` is the part of the memory that another allocator owns: imported and shared
     memory, aliased CPU tensors. The allocated and reserved bytes include it.
 
+    Reading them runs nothing. Memory counts from the call that makes a tensor to the moment at
+    which its last owner goes, whether what was recorded has run or not.
+
     Returns:
         a sorted dictionary that shows itself as a table, empty if the device has not been used yet.
 
@@ -311,8 +314,9 @@ def memory_snapshot() -> list[dict[str, Any]]:
         or ``"small"``), ``stream`` (0: any stream uses it), ``segment_pool_id``, ``is_expandable``,
         ``frames``, ``pool`` (``"boundary"`` or ``"linear"``) and ``blocks``, a list of dictionaries
         with ``address``, ``size`` and ``requested_size`` (bytes), ``state``
-        (``"active_allocated"`` or ``"inactive"``) and ``frames``: where it was allocated, if
-        ``torch.hologram.memory._record_memory_history`` was on.
+        (``"active_allocated"``, ``"inactive"``, or ``"active_pending_free"`` where no tensor holds
+        the block any more and recorded instructions have still to read it) and ``frames``: where
+        it was allocated, if ``torch.hologram.memory._record_memory_history`` was on.
     """
     lazy_init()
     return [segment for index in range(_C.device_count()) for segment in _C.memory_snapshot(index)]

@@ -56,7 +56,8 @@ def stream_stats(device: Device = None) -> Statistics:
         ``bytes_moved``: loaded and stored by the passes.
         ``flushes.REASON``: programs run, by the reason: ``read`` (an operation outside the stream,
         or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
-        ``eager``, ``event``, ``memory``, ``exit``.
+        ``eager``, ``event``, ``memory``, ``exit``, ``exported`` (an instruction on memory that
+        somebody else may look at, which runs at once).
 
     Delegated calls are counted by :func:`fallback_report`.
 
@@ -149,30 +150,28 @@ def flush_before(operator: str, on: bool = True) -> None:
     _C.flush_before(operator, on)
 
 
-def _synchronize_in(owner: type, name: str) -> None:
-    """Makes a method that gives out an address run what is recorded of the memory first."""
-    theirs = getattr(owner, name)
+def _synchronize_in(name: str) -> None:
+    """Makes a method of a storage that uses the address run what is recorded of it first."""
+    theirs = getattr(torch.UntypedStorage, name)
 
     @functools.wraps(theirs)
-    def ours(self: Any, *arguments: Any) -> Any:
+    def ours(self: torch.UntypedStorage, *arguments: Any, **options: Any) -> Any:
         if self.device.type == DEVICE_TYPE:
-            if isinstance(self, torch.Tensor):
-                _C.synchronize_tensor(self)
-            else:
-                _C.synchronize_storage(self)
-        return theirs(self, *arguments)
+            _C.synchronize_storage(self)
+        return theirs(self, *arguments, **options)
 
-    setattr(owner, name, ours)
+    setattr(torch.UntypedStorage, name, ours)
 
 
 def register() -> None:
-    """Reads ``HOLOGRAM_EAGER`` and covers the methods of torch that give out addresses."""
+    """Reads ``HOLOGRAM_EAGER`` and covers the methods of storages that use their address.
+
+    Those of tensors the extension has covered.
+    """
     value = os.environ.get("HOLOGRAM_EAGER", "0")
     if value not in ("", "0", "1"):
         raise RuntimeError(f"HOLOGRAM_EAGER must be 0 or 1, not {value!r}")
     if value == "1":
         _C.set_recording(False)
-    _synchronize_in(torch.Tensor, "data_ptr")
-    if hasattr(torch.Tensor, "const_data_ptr"):  # from torch 2.13 on
-        _synchronize_in(torch.Tensor, "const_data_ptr")
-    _synchronize_in(torch.UntypedStorage, "data_ptr")
+    for name in ("data_ptr", "_byteswap", "_write_file", "_set_from_file"):
+        _synchronize_in(name)

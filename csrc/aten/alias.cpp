@@ -9,7 +9,9 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "aten/block.h"
+#include "aten/foreign.h"
 #include "aten/runtime.h"
+#include "atlas/device.h"
 
 namespace hologram::aten {
 namespace {
@@ -120,6 +122,13 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
                               " is not supported on the hologram device");
   return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsrCPU), c10::Device(c10::kCPU),
                           member);
+}
+
+at::Tensor shared_alias(const at::Tensor& tensor) {
+  auto alias = cpu_alias(tensor);
+  hologram::device(tensor.device().index()).window().fence();
+  synchronize_tensor(tensor);
+  return alias;
 }
 
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {

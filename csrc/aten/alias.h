@@ -12,6 +12,10 @@ namespace hologram::aten {
 // sparse COO and compressed sparse tensors; others throw NotImplementedError.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
+// The same for somebody outside, who may use it as long as he likes: from now on instructions on
+// the memory run at once, those too that other threads are recording at this moment.
+at::Tensor shared_alias(const at::Tensor& tensor);
+
 // A hologram tensor over the memory of a CPU tensor, which may live on.
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
 

@@ -24,6 +24,7 @@
 #include "aten/memory_trace.h"
 #include "aten/pointwise.h"
 #include "aten/profile.h"
+#include "aten/python_methods.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
 #include "aten/threads.h"
@@ -76,7 +77,7 @@ struct HostView {
 
 // torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
 py::dict memory_stats(int64_t index) {
-  const auto stats = settled_memory(checked(index)).stats();
+  const auto stats = device_memory(checked(index)).stats();
   py::dict out;
   const auto put = [&](const std::string& name, const Counter& counter, const char* pool = "all") {
     const auto field = [&](const char* suffix, int64_t value) {
@@ -117,7 +118,7 @@ py::list memory_snapshot(int64_t index) {
   constexpr size_t kSmallSegment = 2 << 20;  // torch.cuda's
   py::list segments;
   std::vector<py::dict> in_use;
-  for (const auto& segment : settled_memory(checked(index)).snapshot()) {
+  for (const auto& segment : device_memory(checked(index)).snapshot()) {
     py::list blocks;
     size_t requested = 0;
     for (const auto& block : segment.blocks) {
@@ -125,9 +126,11 @@ py::list memory_snapshot(int64_t index) {
       row["address"] = reinterpret_cast<uintptr_t>(block.address);
       row["size"] = block.size;
       row["requested_size"] = block.requested;
-      row["state"] = block.active ? "active_allocated" : "inactive";
+      row["state"] = !block.active   ? "inactive"
+                     : block.retired ? "active_pending_free"
+                                     : "active_allocated";
       row["frames"] = py::list();
-      if (block.active) in_use.push_back(row);
+      if (block.active && !block.retired) in_use.push_back(row);
       requested += block.requested;
       blocks.append(row);
     }
@@ -308,7 +311,7 @@ void bind(py::module_& m) {
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
                      tensor.device());
-    return cpu_alias(tensor);
+    return shared_alias(tensor);
   });
   m.def("alias_from_cpu", [](const at::Tensor& tensor, int64_t index) {
     TORCH_CHECK_TYPE(tensor.device().is_cpu(), "expected a CPU tensor, got one on ",
@@ -335,6 +338,8 @@ void bind(py::module_& m) {
         tensor.storage().unsafeGetStorageImpl(),
         c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()));
   });
+  cover_data_ptr(m);
+  run_backward_on_calling_thread(m);
   m.def("stop_autograd_threads", &stop_autograd_threads, py::call_guard<py::gil_scoped_release>());
 }
 
@@ -391,7 +396,7 @@ void bind_memory(py::module_& m) {
   });
   m.def("boundary_classes", [](int64_t index) {
     std::vector<std::pair<int, int>> classes;
-    for (const auto& usage : settled_memory(checked(index)).boundary_classes()) {
+    for (const auto& usage : device_memory(checked(index)).boundary_classes()) {
       classes.emplace_back(usage.free_pages, usage.longest_free_run);
     }
     return classes;

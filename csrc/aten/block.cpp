@@ -7,9 +7,9 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "aten/activity.h"
-#include "aten/autograd_threads.h"
 #include "aten/memory_trace.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -24,7 +24,6 @@ struct SpareBlocks {
   uint32_t count;
   bool closed;
   bool guarded;
-  bool met;  // the thread has made a Block before
   std::array<void*, kMost> blocks;
 };
 constinit thread_local SpareBlocks spare_blocks{};
@@ -57,8 +56,42 @@ c10::Device hologram_device(c10::DeviceIndex index) {
   return c10::Device(c10::DeviceType::PrivateUse1, index);
 }
 
+// Foreign Blocks over bytes of a device's pools. Such bytes have two storages, which torch makes of
+// a slice of a storage, of DLPack and of from_blob(); which Blocks lie below is found out by
+// address, and only while there is any such Block.
+class Overlays {
+ public:
+  void add(const Block& block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.push_back(&block);
+    count_.store(blocks_.size(), std::memory_order_relaxed);
+  }
+  void remove(const Block& block) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::erase(blocks_, &block);
+    count_.store(blocks_.size(), std::memory_order_relaxed);
+  }
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+  bool cover(const Block& block) noexcept {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block* other) {
+      return other->data < block.data + block.bytes && block.data < other->data + other->bytes;
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const Block*> blocks_;
+  std::atomic<size_t> count_{0};
+};
+
+Overlays& overlays() {
+  static auto* overlays = new Overlays();  // outlives every storage
+  return *overlays;
+}
+
 void destroy(Block* block) noexcept {
-  if (memory_traced()) {
+  if (memory_traced() && !block->foreign) {
     trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
   }
   if (Window::keep(block)) {
@@ -86,7 +119,8 @@ void release_device_bytes(void* context) {
   if (twin == nullptr) {
     destroy(block);  // no CPU tensor has ever seen the bytes
   } else if (block->foreign) {
-    block->pool->note_foreign(-static_cast<ptrdiff_t>(block->foreign_bytes));
+    block->pool->note_foreign(-static_cast<ptrdiff_t>(block->bytes));
+    if (block->overlay) overlays().remove(*block);
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
     destroy(block);
   } else if (twin->data_ptr().get_context() == block &&
@@ -214,17 +248,30 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
   return block;
 }
 
-Block* make_foreign_block(c10::DeviceIndex device, size_t nbytes, Limit limit) {
+// The Block of bytes that another allocator owns, which it may show to anybody.
+Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
     or_out_of_memory(device, [&] { memory.admit_foreign(nbytes); });
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
-  auto* block = make_block(memory, device, nullptr, 0);
+  auto* block = make_block(memory, device, data, nbytes);
   block->foreign = true;
-  block->foreign_bytes = nbytes;
+  block->exported.store(true, std::memory_order_relaxed);
+  if (nbytes != 0 && device_owning(data) != nullptr) {
+    block->overlay = true;
+    overlays().add(*block);
+  }
   return block;
+}
+
+// What is recorded of a new Block's bytes under other storages runs; what will be runs at once.
+void synchronize_below(const Block& block) {
+  if (!block.overlay) return;
+  Window& window = device_owning(block.data)->window();
+  window.fence();
+  window.flush(FlushReason::read);
 }
 
 // A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
@@ -235,9 +282,11 @@ c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceInd
     cpu.release();
     return {data, block, &release_device_bytes, hologram_device(device)};
   }
-  auto* block = make_foreign_block(device, cpu->nbytes(), limit);
+  auto* block = make_foreign_block(device, data, cpu->nbytes(), limit);
   block->twin.store(cpu.release(), std::memory_order_release);
-  return c10::DataPtr(data, block, &release_device_bytes, hologram_device(device));
+  c10::DataPtr bytes(data, block, &release_device_bytes, hologram_device(device));
+  synchronize_below(*block);
+  return bytes;
 }
 
 c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
@@ -264,20 +313,35 @@ void check_has_memory(const c10::StorageImpl* storage) {
 
 // Gives a Block to a storage whose DataPtr another owner made.
 void adopt(c10::StorageImpl* storage) {
-  std::lock_guard<std::mutex> lock(adopt_mutex());
+  std::unique_lock<std::mutex> lock(adopt_mutex());
   const c10::DataPtr& current = storage->data_ptr();
   if (block_of(current) != nullptr) {
     return;
   }
   const auto device = storage->device();
-  auto* block = make_foreign_block(device.index(), storage->nbytes(), Limit::waived);
+  void* const data = current.get();
+  auto* block = make_foreign_block(device.index(), data, storage->nbytes(), Limit::waived);
   c10::DataPtr original =
-      storage->set_data_ptr(c10::DataPtr(current.get(), block, &release_device_bytes, device));
+      storage->set_data_ptr(c10::DataPtr(data, block, &release_device_bytes, device));
   original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
   auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     storage->nbytes(), std::move(original),
                                                     cpu_allocator, storage->resizable());
   block->twin.store(twin.release(), std::memory_order_release);
+  lock.unlock();
+  synchronize_below(*block);
+}
+
+// Makes a storage and its twin agree where one of them was resized.
+void reconcile(c10::StorageImpl* storage, c10::StorageImpl* twin) {
+  if (C10_LIKELY(twin->nbytes() == storage->nbytes() && twin->data() == storage->data())) {
+    return;
+  }
+  if (twin->data() == storage->data()) {
+    twin->set_nbytes(storage->nbytes());  // the hologram storage was cut or grown in place
+  } else {
+    rebind_storage(storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin));
+  }
 }
 
 }  // namespace
@@ -287,25 +351,52 @@ Block* block_of(const c10::DataPtr& data) {
                                                      : nullptr;
 }
 
-void synchronize_storage(const c10::StorageImpl* storage) {
-  if (Block* block = block_of(storage->data_ptr())) {
+Block* settled_block(c10::StorageImpl* storage) {
+  Block* block = block_of(storage->data_ptr());
+  if (C10_UNLIKELY(block == nullptr)) {
+    if (storage->device_type() != c10::DeviceType::PrivateUse1 || storage->data() == nullptr) {
+      return nullptr;
+    }
+    adopt(storage);
+    block = block_of(storage->data_ptr());
+  }
+  if (auto* twin = block->twin.load(std::memory_order_acquire)) {
+    reconcile(storage, twin);
+    block = block_of(storage->data_ptr());
+  }
+  return block->bytes != 0 ? block : nullptr;
+}
+
+bool is_shared(const Block& block) noexcept {
+  if (block.exported.load(std::memory_order_relaxed)) return true;
+  auto* const twin = block.twin.load(std::memory_order_acquire);
+  if (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) return true;
+  return C10_UNLIKELY(overlays().any()) && overlays().cover(block);
+}
+
+void synchronize_storage(c10::StorageImpl* storage) {
+  if (Block* block = settled_block(storage)) {
     Window::synchronize(*block);
   }
 }
 
-void export_storage(const c10::StorageImpl* storage) {
-  if (Block* block = block_of(storage->data_ptr())) {
-    block->exported.store(true, std::memory_order_relaxed);
+void synchronize_shared(c10::StorageImpl* storage) {
+  if (Block* block = settled_block(storage)) {
+    hologram::device(block->device).window().fence();
     Window::synchronize(*block);
+  }
+}
+
+void export_storage(c10::StorageImpl* storage) {
+  if (Block* block = settled_block(storage)) {
+    block->exported.store(true, std::memory_order_relaxed);
+    synchronize_shared(storage);
   }
 }
 
 void* Block::operator new(size_t size) {
   auto& spare = spare_blocks;
   if (spare.count != 0) return spare.blocks[--spare.count];
-  if (C10_UNLIKELY(!std::exchange(spare.met, true))) {
-    run_backward_on_this_thread();
-  }
   return ::operator new(size);
 }
 
@@ -398,20 +489,14 @@ c10::StorageImpl* twin(const c10::Storage& storage) {
   Window::synchronize(*block);
   auto* twin = block->twin.load(std::memory_order_acquire);
   if (twin == nullptr) {
-    if (block->data == nullptr && impl->nbytes() != 0) {
+    if (block->foreign) {
       // Another thread is inside adopt(); it publishes the twin before it unlocks.
       std::lock_guard<std::mutex> lock(adopt_mutex());
       return block->twin.load(std::memory_order_acquire);
     }
     twin = make_pool_twin(block, const_cast<void*>(impl->data()), impl->nbytes());
   }
-  if (C10_UNLIKELY(twin->nbytes() != impl->nbytes() || twin->data() != impl->data())) {
-    if (twin->data() == impl->data()) {
-      twin->set_nbytes(impl->nbytes());  // the hologram storage was cut or grown in place
-    } else {
-      adopt_twin_bytes(storage);  // a CPU tensor on the twin was resized
-    }
-  }
+  reconcile(impl, twin);
   return twin;
 }
 

@@ -27,13 +27,19 @@ struct Block final : BlockState {
   std::atomic<uint32_t> refs{2};
   MemoryPool* pool = nullptr;  // of the device
   int32_t device = 0;
-  // Another allocator owns the bytes: `data` is null. It is also where there are none.
+  // Another allocator owns the bytes, all of which are counted as such in the statistics.
   bool foreign = false;
-  // Somebody has been given the address: operations on the memory run at once from then on.
+  // Foreign bytes that lie inside a device's pools: another Block may have them, too.
+  bool overlay = false;
+  // Somebody outside has the address, for good.
   std::atomic<bool> exported{false};
-  size_t foreign_bytes = 0;  // bytes owned by another allocator, counted in the statistics
 
-  void give_back_memory() noexcept override { pool->deallocate({data, 0}); }
+  void give_back_memory() noexcept override {
+    if (!foreign) pool->deallocate({data, 0});
+  }
+  void retire_memory() noexcept override {
+    if (!foreign) pool->retire(data);
+  }
 
   // From a few that the thread keeps: every storage makes one.
   static void* operator new(size_t size);
@@ -93,12 +99,23 @@ void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageIm
 // The Block of a hologram storage, nullptr where another owner made its DataPtr.
 Block* block_of(const c10::DataPtr& data);
 
-// Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
-void synchronize_storage(const c10::StorageImpl* storage);
+// The Block of a hologram storage with everything about it up to date: made where another owner
+// made the DataPtr, of the bytes that a CPU tensor has grown. Null where there are no bytes.
+Block* settled_block(c10::StorageImpl* storage);
 
-// The same for good: nothing is recorded of the memory from now on, for another storage may be made
-// over it.
-void export_storage(const c10::StorageImpl* storage);
+// Whether somebody beside the device's tensors on the Block may read or write the bytes at any
+// time: a CPU tensor, another library, or another storage. Instructions on them run at once.
+bool is_shared(const Block& block) noexcept;
+
+// Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
+void synchronize_storage(c10::StorageImpl* storage);
+
+// The same before somebody outside may touch the memory at any time: what other threads are
+// recording of it at this moment has run, too, or will run at once. Called when is_shared().
+void synchronize_shared(c10::StorageImpl* storage);
+
+// The same where an address is given out: the memory is shared from now on.
+void export_storage(c10::StorageImpl* storage);
 
 // Grows or shrinks a hologram storage to nbytes, keeping the common prefix.
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);

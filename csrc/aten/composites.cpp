@@ -270,17 +270,20 @@ HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
 // lerp chooses its formula by the weight.
 bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
                   const Tensor& end, const Scalar& weight) {
-  if (weight.isComplex()) {
+  // In the precision in which torch computes. What that does not have is refused before it becomes
+  // an infinity, which would pass.
+  const bool is_double = self.scalar_type() == c10::ScalarType::Double;
+  if (!has_value(weight, is_double ? DType::f64 : DType::f32)) {
     return false;
   }
-  const auto number = weight.to<double>();
+  const auto narrowed = [&](double value) {
+    return is_double ? value : static_cast<double>(static_cast<float>(value));
+  };
+  const double number = narrowed(weight.to<double>());
   if (std::abs(number) < 0.5) {
     return attempt(here, kLerpLow, out, fresh, self, end, weight);
   }
-  // In the precision in which torch computes.
-  const double coefficient = self.scalar_type() == c10::ScalarType::Double
-                                 ? number - 1
-                                 : static_cast<double>(static_cast<float>(number) - 1.0f);
+  const double coefficient = narrowed(number - 1);
   return attempt(here, kLerpHigh, out, fresh, self, end, Scalar(coefficient));
 }
 Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {

@@ -64,14 +64,15 @@ int dltensor_from_py_object(void* object, DLTensor* out) {
   return status;
 }
 
-// The memory is shared: a CPU tensor over it is exported, and nothing is recorded while that lives.
+// The memory is shared: a CPU tensor over it is exported, and while that lives instructions on it
+// run at once.
 int managed_tensor_from_py_object(void* object, DLManagedTensorVersioned** out) {
   if (!is_hologram(object)) {
     return torch_api->managed_tensor_from_py_object_no_sync(object, out);
   }
   return or_python_error([&] {
     const auto cpu = py::reinterpret_steal<py::object>(
-        THPVariable_Wrap(cpu_alias(THPVariable_Unpack(static_cast<PyObject*>(object)))));
+        THPVariable_Wrap(shared_alias(THPVariable_Unpack(static_cast<PyObject*>(object)))));
     return torch_api->managed_tensor_from_py_object_no_sync(cpu.ptr(), out);
   });
 }

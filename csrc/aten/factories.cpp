@@ -38,6 +38,13 @@ Tensor make_tensor(size_t nbytes, caffe2::TypeMeta dtype, c10::DeviceIndex devic
   return at::detail::make_tensor<c10::TensorImpl>(make_storage(nbytes, device), kDenseKeys, dtype);
 }
 
+// torch warns of complex halves where it makes the first one, on whichever device.
+void warn_of_complex_half(std::optional<c10::ScalarType> dtype) {
+  if (C10_UNLIKELY(dtype == c10::ScalarType::ComplexHalf)) {
+    at::detail::empty_cpu({0}, *dtype);
+  }
+}
+
 // Whether torch.use_deterministic_algorithms() wants NaN or the largest integer where nothing has
 // been written yet.
 bool fills_new_memory() {
@@ -52,6 +59,7 @@ Tensor empty(IntArrayRef size, std::optional<c10::ScalarType> dtype,
   note_native(counter);
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(size);
+  warn_of_complex_half(dtype);
   const auto type = c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype));
   auto tensor = make_tensor(at::detail::computeStorageNbytesContiguous(size, type.itemsize()), type,
                             check_device(device));
@@ -77,6 +85,7 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<c10::Sc
   at::detail::check_size_nonnegative(size);
   TORCH_CHECK(size.size() == stride.size(), "dimensionality of sizes (", size.size(),
               ") must match dimensionality of strides (", stride.size(), ")");
+  warn_of_complex_half(dtype);
   const auto type = c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype));
   auto tensor = make_tensor(at::detail::computeStorageNbytes(size, stride, type.itemsize()), type,
                             check_device(device));
@@ -193,7 +202,7 @@ bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
   return movable(self) && movable(from);
 }
 
-// Storages are never copy-on-write here: views of one memory, or a copy at once.
+// Storages are never copy-on-write here: the copy is recorded like any other.
 Tensor lazy_clone(const Tensor& self) {
   return self.clone();
 }

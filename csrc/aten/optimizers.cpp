@@ -61,6 +61,11 @@ bool prepare_steps(at::ArrayRef<TensorList> lists, c10::SmallVector<Step, 16>& s
   return true;
 }
 
+// After all of them have been recorded, so that they run as one program.
+void run_if_shared(at::ArrayRef<Step> steps) {
+  for (const Step& step : steps) aten::run_if_shared(*step.window, step.views);
+}
+
 // Whether a tensor, if there is one, is a number on the device. What else may be given, and what is
 // refused, is left to the delegate.
 bool is_number(const Tensor& tensor) {
@@ -182,6 +187,7 @@ struct Adam {
       adam_step(b, steps[i].views.data(), state_steps[i].item<double>(), options, scaling);
       steps[i].window->record(b.list(), b.temporaries());
     }
+    run_if_shared(steps);
   }
 };
 
@@ -237,6 +243,7 @@ struct Sgd {
       sgd_step(b, step.views.data(), options, scaling);
       step.window->record(b.list(), b.temporaries());
     }
+    run_if_shared(steps);
   }
 };
 

@@ -1,8 +1,10 @@
 #include "aten/record.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/TypeProperties.h>
+#include <c10/util/safe_numerics.h>
 
 #include <algorithm>
 #include <array>
@@ -61,16 +63,14 @@ bool wants_exact_out(Op op) {
          (op_info(op).arity == 1 && !makes_floats(op) && !op_info(op).has(kPredicate));
 }
 
-// The Block of a tensor's memory if instructions on it can be recorded: the memory is the device's
-// and no CPU tensor sees it.
-Block* recordable_block(const c10::TensorImpl* tensor) {
-  Block* block = block_of(tensor->storage().data_ptr());
-  if (block == nullptr || block->foreign || block->bytes == 0 ||
-      block->exported.load(std::memory_order_relaxed)) {
-    return nullptr;
+// The Block of a tensor's memory; null where there is none.
+Block* operand_block(const c10::TensorImpl* tensor) {
+  auto* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
+  Block* block = block_of(storage->data_ptr());
+  if (C10_LIKELY(block != nullptr && block->twin.load(std::memory_order_acquire) == nullptr)) {
+    return block->bytes != 0 ? block : nullptr;
   }
-  auto* twin = block->twin.load(std::memory_order_acquire);
-  return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block : nullptr;
+  return settled_block(storage);
 }
 
 // Results may share memory with an operand of their size only exactly, in torch's eyes with the
@@ -91,10 +91,15 @@ View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype) {
 // A new tensor whose memory is written by an instruction first.
 Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
                    c10::DeviceIndex device) {
-  const size_t count = static_cast<size_t>(c10::multiply_integers(sizes));
+  uint64_t nbytes = 0;
+  if (C10_UNLIKELY(c10::safe_multiplies_u64(sizes, &nbytes) |
+                   c10::mul_overflows(nbytes, uint64_t{c10::elementSize(type)}, &nbytes))) {
+    // What a broadcast operand has without memory, its result needs: torch's words for it.
+    at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
+  }
   auto out = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(count * c10::elementSize(type), device),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(type));
+      make_storage(nbytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(type));
   out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   block_of(out.storage().data_ptr())->born = window.open_program();
   return out;
@@ -143,20 +148,6 @@ bool is_plain_number(const at::Scalar& number) {
   return !number.isComplex() && !number.isSymbolic() && number.type() != c10::ScalarType::UInt64;
 }
 
-// Whether a number has a value in the dtype. What becomes of others, an infinity or an error, is
-// the business of torch's kernels.
-bool has_value(const at::Scalar& number, DType dtype) {
-  if (!is_plain_number(number)) return false;
-  if (class_of(dtype) == ComputeClass::i64) return number.isIntegral(/*includeBool=*/true);
-  if (dtype == DType::f64 || dtype == DType::b8) return true;
-  const double value = std::abs(number.to<double>());
-  const float most = dtype == DType::f16    ? float{std::numeric_limits<c10::Half>::max()}
-                     : dtype == DType::bf16 ? float{std::numeric_limits<c10::BFloat16>::max()}
-                                            : std::numeric_limits<float>::max();
-  const bool vanishes = value != 0 && static_cast<float>(value) == 0;
-  return !vanishes && (!(value > double{most}) || std::isinf(value));
-}
-
 View immediate(uint64_t bits, DType dtype) {
   return {nullptr, static_cast<int64_t>(bits), dtype, Layout::scalar};
 }
@@ -202,7 +193,7 @@ Sizes byte_strides(const c10::TensorImpl* tensor, c10::IntArrayRef sizes) {
   const auto missing = sizes.size() - static_cast<size_t>(tensor->dim());
   for (size_t d = missing; d < sizes.size(); ++d) {
     const auto from = static_cast<int64_t>(d - missing);
-    if (tensor->size(from) != 1 || sizes[d] == 1) {
+    if (tensor->size(from) != 1) {  // or its stride is anything
       strides[d] = tensor->stride(from) * static_cast<int64_t>(tensor->itemsize());
     }
   }
@@ -366,6 +357,13 @@ struct Prepared {
   Space space;
   View out;
   std::array<View, kMostArguments> in;
+
+  void record(size_t operands, std::span<const Operands> list,
+              std::span<BlockState* const> temporaries = {}) const {
+    window->record(list, temporaries);
+    run_if_shared(*window, {&out, 1});
+    run_if_shared(*window, {in.data(), operands});
+  }
 };
 
 // The short way of what follows, for most calls: contiguous tensors of one size and dtype, and
@@ -522,7 +520,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     const auto* tensor = in[i].tensor->unsafeGetTensorImpl();
     tensors.push_back(tensor);
     const auto own = group_dtype(tensor->dtype().toScalarType());
-    if (recordable_block(tensor) == nullptr || !own) {
+    if (operand_block(tensor) == nullptr || !own) {
       return false;
     }
     // torch rounds what is wider to half precision before it computes.
@@ -553,7 +551,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   const Sizes whole = space.sizes;
   if (out != nullptr) {
     const auto* o = out->unsafeGetTensorImpl();
-    if (o->sizes() != c10::IntArrayRef(whole) || recordable_block(o) == nullptr ||
+    if (o->sizes() != c10::IntArrayRef(whole) || operand_block(o) == nullptr ||
         overlaps_itself(o)) {
       return false;
     }
@@ -624,6 +622,27 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
 
 }  // namespace
 
+void run_if_shared(Window& window, std::span<const View> views) {
+  for (const View& view : views) {
+    if (view.block != nullptr && C10_UNLIKELY(is_shared(static_cast<const Block&>(*view.block)))) {
+      window.flush(FlushReason::exported);
+      return;
+    }
+  }
+}
+
+bool has_value(const at::Scalar& number, DType dtype) {
+  if (!is_plain_number(number)) return false;
+  if (class_of(dtype) == ComputeClass::i64) return number.isIntegral(/*includeBool=*/true);
+  if (dtype == DType::f64 || dtype == DType::b8) return true;
+  const double value = std::abs(number.to<double>());
+  const float most = dtype == DType::f16    ? float{std::numeric_limits<c10::Half>::max()}
+                     : dtype == DType::bf16 ? float{std::numeric_limits<c10::BFloat16>::max()}
+                                            : std::numeric_limits<float>::max();
+  const bool vanishes = value != 0 && static_cast<float>(value) == 0;
+  return !vanishes && (!(value > double{most}) || std::isinf(value));
+}
+
 bool is_plain_strided(const c10::TensorImpl* tensor) {
   return tensor->device_type() == kHologram && !tensor->key_set().has_any(kSpecialKeys) &&
          !has_names(tensor) && !tensor->is_sparse() && tensor->has_storage();
@@ -636,7 +655,7 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
       !op_info(op).supports_in_group(*dtype) || op_info(op).has(kPredicate)) {
     return false;
   }
-  Block* const block = recordable_block(a);
+  Block* const block = operand_block(a);
   if (block == nullptr) {
     return false;
   }
@@ -652,7 +671,7 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
     if (!side_by_side(b)) {
       return false;
     }
-    Block* const other = recordable_block(b);
+    Block* const other = operand_block(b);
     if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
       return false;
     }
@@ -664,13 +683,15 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
     out = fresh;
   } else {
     const auto* o = out->unsafeGetTensorImpl();
-    if (!side_by_side(o) || overlaps(o, a) || recordable_block(o) == nullptr) {
+    if (!side_by_side(o) || overlaps(o, a) || operand_block(o) == nullptr) {
       return false;
     }
   }
   const auto* o = out->unsafeGetTensorImpl();
   operands.out = dense_view(block_of(o->storage().data_ptr()), o, *dtype);
   window.record(operands);
+  run_if_shared(window, {&operands.out, 1});
+  run_if_shared(window, {operands.in.data(), static_cast<size_t>(operands.arity)});
   return true;
 }
 
@@ -698,7 +719,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                       {prepared.space.sizes.data(), prepared.space.sizes.size()});
       builder.apply(op, {prepared.in[0], prepared.in[1]});
       builder.give(prepared.out, prepared.dtype);
-      prepared.window->record(builder.list(), builder.temporaries());
+      prepared.record(in.size(), builder.list(), builder.temporaries());
       return true;
     }
     prepared.dtype = DType::f32;
@@ -711,7 +732,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                     prepared.out,
                     {}};
   std::copy_n(prepared.in.begin(), in.size(), operands.in.begin());
-  prepared.window->record(operands);
+  prepared.record(in.size(), {&operands, 1});
   return true;
 }
 
@@ -741,7 +762,7 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
                   prepared.space.count, {prepared.space.sizes.data(), prepared.space.sizes.size()});
   composite.build(builder, prepared.in.data());
   builder.give(prepared.out, prepared.dtype);
-  prepared.window->record(builder.list(), builder.temporaries());
+  prepared.record(in.size(), builder.list(), builder.temporaries());
   return true;
 }
 
@@ -776,7 +797,7 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
     values.push_back(builder.apply(step.op, {operands.data(), arity}));
   }
   builder.give(prepared.out, prepared.out.dtype);
-  prepared.window->record(builder.list(), builder.temporaries());
+  prepared.record(in.size(), builder.list(), builder.temporaries());
   return true;
 }
 
@@ -835,7 +856,7 @@ Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
         impl->dtype() != first->dtype() || !same_and_dense(impl, first)) {
       return nullptr;
     }
-    Block* const block = recordable_block(impl);
+    Block* const block = operand_block(impl);
     if (block == nullptr) {
       return nullptr;
     }
@@ -848,7 +869,7 @@ bool record_fill(const Tensor& out, const at::Scalar& value) {
   const auto* o = out.unsafeGetTensorImpl();
   const auto dtype = group_dtype(out.scalar_type());
   if (!dtype || !is_plain_strided(o) || !o->is_non_overlapping_and_dense() || o->numel() == 0 ||
-      !has_value(value, *dtype) || recordable_block(o) == nullptr) {
+      !has_value(value, *dtype) || operand_block(o) == nullptr) {
     return false;
   }
   const Operands operands{kCopy,
@@ -858,7 +879,9 @@ bool record_fill(const Tensor& out, const at::Scalar& value) {
                           {},
                           dense_view(block_of(o->storage().data_ptr()), o, *dtype),
                           {immediate(immediate_bits(value, *dtype, false), *dtype), {}, {}}};
-  hologram::device(o->device().index()).window().record(operands);
+  Window& window = hologram::device(o->device().index()).window();
+  window.record(operands);
+  run_if_shared(window, {&operands.out, 1});
   return true;
 }
 
@@ -871,8 +894,8 @@ bool record_copy(const Tensor& out, const Tensor& src) {
       (o->data() == s->data() && *to != *from)) {
     return false;
   }
-  Block* const written = recordable_block(o);
-  Block* const read = recordable_block(s);
+  Block* const written = operand_block(o);
+  Block* const read = operand_block(s);
   if (written == nullptr || read == nullptr) {
     return false;
   }
@@ -884,7 +907,10 @@ bool record_copy(const Tensor& out, const Tensor& src) {
                           {},
                           dense_view(written, o, *to),
                           {dense_view(read, s, *from), {}, {}}};
-  hologram::device(o->device().index()).window().record(operands);
+  Window& window = hologram::device(o->device().index()).window();
+  window.record(operands);
+  run_if_shared(window, {&operands.out, 1});
+  run_if_shared(window, {operands.in.data(), 1});
   return true;
 }
 

@@ -27,7 +27,7 @@ struct Argument {
 };
 
 // Whether the operands are the ones the fast path knows: contiguous, of one size and dtype (or a
-// number), on memory that is the device's alone. Records the operation then.
+// number). Records the operation then.
 bool record_plain(Op op, const at::Tensor& x, const at::Tensor* y, const at::Tensor* out,
                   at::Tensor* fresh);
 
@@ -79,6 +79,10 @@ enum CompositeTraits : uint8_t {
   kCpuNumbers = 32,    // 0-dim CPU tensors are taken as numbers; else torch sees to them
 };
 
+// Whether a number has a value in the dtype. What becomes of others, an infinity or an error, is
+// the business of torch's kernels.
+bool has_value(const at::Scalar& number, DType dtype);
+
 // An operation made of rows of the op table: builds the result out of its operands.
 struct Composite {
   DTypeSet dtypes;
@@ -106,6 +110,11 @@ struct CompositeProgram {
 
 bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, at::Tensor* fresh);
 
+// Runs what has just been recorded on the views where it touches memory that somebody else may look
+// at, so that he sees it, and it what he writes. The kernels, and with them the bits, are the same
+// in any case. Asked after recording, see Window::fence().
+void run_if_shared(Window& window, std::span<const View> views);
+
 // The dtype in which a composite computes operands of `dtype`.
 DType compute_dtype(DType dtype);
 
@@ -117,11 +126,6 @@ Window* views_alike(at::ArrayRef<const at::Tensor*> tensors, View* views);
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);
 bool record_copy(const at::Tensor& out, const at::Tensor& src);
-
-// Before the memory of a tensor is read or written at once.
-inline void synchronize(const at::Tensor& tensor) {
-  synchronize_storage(tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
-}
 
 // A plain hologram tensor: strided, without conj or neg bit.
 bool is_plain_strided(const c10::TensorImpl* tensor);

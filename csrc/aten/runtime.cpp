@@ -45,7 +45,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const auto stats = settled_memory(check_device(index)).stats();
+    const auto stats = device_memory(check_device(index)).stats();
     DeviceStats out;
     fill(out.allocation, stats.allocation);
     fill(out.segment, stats.segment);
@@ -67,7 +67,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
     device_memory(check_device(index)).reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    return settled_memory(check_device(index)).info();
+    return device_memory(check_device(index)).info();
   }
 };
 
@@ -84,15 +84,11 @@ MemoryPool& device_memory(c10::DeviceIndex index) {
   return device(index).memory();
 }
 
-MemoryPool& settled_memory(c10::DeviceIndex index) {
-  device(index).window().flush(FlushReason::memory);
-  return device_memory(index);
-}
-
 void empty_caches() {
   for (int index = 0; index < device_count(); ++index) {
-    if (device_if_used(index) != nullptr) {
-      settled_memory(static_cast<c10::DeviceIndex>(index)).trim();
+    if (Device* device = device_if_used(index)) {
+      device->window().flush(FlushReason::memory);  // it holds blocks that tensors have freed
+      device->memory().trim();
     }
   }
 }

@@ -14,9 +14,6 @@ constexpr auto kHologram = c10::DeviceType::PrivateUse1;
 // an index that exists.
 MemoryPool& device_memory(c10::DeviceIndex device);
 
-// The same after what was recorded has run: instructions hold blocks that the user has freed.
-MemoryPool& settled_memory(c10::DeviceIndex device);
-
 // Gives back to the system what the devices hold without use.
 void empty_caches();
 

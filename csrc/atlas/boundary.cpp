@@ -112,6 +112,16 @@ char* BoundaryPool::allocate_in(int class_index, size_t nbytes) noexcept {
   return starts == 0 ? nullptr : take(i, std::countr_zero(starts), run_mask(pages), nbytes);
 }
 
+size_t BoundaryPool::retire(const void* data) noexcept {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(data) - base_);
+  if (offset % kBoundaryPageBytes != 0) return 0;
+  uint16_t& requested = requested_[offset / kBoundaryPageBytes];
+  if ((requested & kRetired) != 0) return 0;
+  const size_t nbytes = requested;
+  if (nbytes != 0) requested |= kRetired;
+  return nbytes;
+}
+
 BoundaryClassUsage BoundaryPool::usage(int class_index) const noexcept {
   const uint64_t free = free_[static_cast<size_t>(class_index)];
   return {std::popcount(free), longest_run(free)};

@@ -91,9 +91,20 @@ class BoundaryPool {
   // allocated; 0, with nothing changed, where no block in use starts.
   size_t deallocate(const void* data) noexcept;
 
+  // Marks the block at `data`, which the region contains, as one that is about to be freed. Returns
+  // what deallocate() does; 0 also for a block that is marked.
+  size_t retire(const void* data) noexcept;
+  bool is_retired(const void* data) const noexcept {
+    return (requested_[static_cast<size_t>(static_cast<const char*>(data) - base_) /
+                       kBoundaryPageBytes] &
+            kRetired) != 0;
+  }
+
   BoundaryClassUsage usage(int class_index) const noexcept;
 
-  // Bytes requested of the block that starts at each page, 0 where none does.
+  // Bytes requested of the block that starts at each page, 0 where none does; with kRetired where
+  // it is retired.
+  static constexpr uint16_t kRetired = 1 << 15;
   using Requests = std::array<uint16_t, size_t{kBoundaryClasses} * kBoundaryPages>;
   const Requests& requests() const noexcept { return requested_; }
   // Of the block that starts at an address in the region; 0 where none does.
@@ -158,7 +169,7 @@ inline size_t BoundaryPool::deallocate(const void* data) noexcept {
   const auto offset = static_cast<size_t>(static_cast<const char*>(data) - base_);
   if (offset % kBoundaryPageBytes != 0) return 0;
   const size_t place = offset / kBoundaryPageBytes;
-  const size_t nbytes = requested_[place];
+  const size_t nbytes = requested_[place] & ~kRetired;
   if (nbytes == 0) return 0;
   requested_[place] = 0;
   const size_t class_index = place / kBoundaryPages;

@@ -44,6 +44,9 @@ size_t capacity_of(int class_index) {
   return static_cast<size_t>(5 + class_index % 4) << (k - 2);
 }
 
+// Of a block, in what the linear pool knows of it: it counts as freed.
+constexpr size_t kRetired = size_t{1} << 63;
+
 size_t boundary_capacity(size_t nbytes) {
   return static_cast<size_t>(BoundaryPool::pages_for(nbytes)) * kBoundaryPageBytes;
 }
@@ -51,14 +54,14 @@ size_t boundary_capacity(size_t nbytes) {
 // Adds the block that follows the ones listed so far; requested == 0: it is not in use. `joins`:
 // whether it may become one with an inactive block before it.
 void append_block(SegmentInfo& segment, const char* address, size_t size, size_t requested,
-                  bool joins = true) {
+                  bool retired = false, bool joins = true) {
   if (requested != 0) {
-    segment.allocated_size += size;
-    segment.blocks.push_back({address, size, requested, true});
+    if (!retired) segment.allocated_size += size;
+    segment.blocks.push_back({address, size, requested, true, retired});
   } else if (joins && !segment.blocks.empty() && !segment.blocks.back().active) {
     segment.blocks.back().size += size;
   } else {
-    segment.blocks.push_back({address, size, 0, false});
+    segment.blocks.push_back({address, size, 0, false, false});
   }
 }
 
@@ -77,8 +80,9 @@ struct MemoryPool::Segment {
   size_t counted;     // bytes its blocks count as; a large one may serve a class below its own
   size_t live = 0;    // blocks held by the user
   size_t carved = 0;  // blocks handed out at least once; the rest has never been touched
-  // Bytes requested of each block, 0 when it is free. A block at `offset` has the entry
-  // offset >> shift: blocks are at least 2^shift bytes apart, so entries are distinct.
+  // Bytes requested of each block, 0 when it is free, with kRetired when it is retired. A block at
+  // `offset` has the entry offset >> shift: blocks are at least 2^shift bytes apart, so entries are
+  // distinct.
   size_t* requested;
   std::array<size_t, 4> few{};     // the entries where this is room for them
   std::unique_ptr<size_t[]> many;  // else they are here
@@ -294,9 +298,15 @@ void MemoryPool::refuse(size_t nbytes) {
 [[gnu::always_inline]] inline const char* MemoryPool::give_back(void* data) noexcept {
   const std::lock_guard guard(lock_);
   if (boundary_.contains(data)) {
+    const bool retired = boundary_retired_ != 0 && boundary_.is_retired(data);
     const size_t nbytes = boundary_.deallocate(data);
     if (nbytes == 0) return "freed a block twice, or a pointer into the middle of one";
-    count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
+    if (retired) {
+      --boundary_retired_;
+      retired_bytes_ -= static_cast<int64_t>(boundary_capacity(nbytes));
+    } else {
+      count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
+    }
     return nullptr;
   }
   Segment* segment = map_->find(data);
@@ -305,7 +315,11 @@ void MemoryPool::refuse(size_t nbytes) {
   char* const start = static_cast<char*>(data);
   size_t& requested = segment->requested[static_cast<size_t>(start - segment->base) >> cls.shift];
   if (requested == 0) return "freed a block twice";
-  count_deallocation(linear_counters_, segment->counted, requested);
+  if ((requested & kRetired) == 0) {
+    count_deallocation(linear_counters_, segment->counted, requested);
+  } else {
+    retired_bytes_ -= static_cast<int64_t>(segment->counted);
+  }
   requested = 0;
   --segment->live;
   cls.free.push_back({start, segment});
@@ -315,6 +329,26 @@ void MemoryPool::refuse(size_t nbytes) {
 void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
   if (const char* complaint = give_back(block.data)) die(complaint, block.data);
+}
+
+void MemoryPool::retire(void* data) noexcept {
+  const std::lock_guard guard(lock_);
+  if (boundary_.contains(data)) {
+    const size_t nbytes = boundary_.retire(data);
+    if (nbytes == 0) die("retired what is no block in use", data);
+    count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
+    ++boundary_retired_;
+    retired_bytes_ += static_cast<int64_t>(boundary_capacity(nbytes));
+    return;
+  }
+  Segment* segment = map_->find(data);
+  if (segment == nullptr) die("retired a pointer that is not of this pool", data);
+  const auto offset = static_cast<size_t>(static_cast<char*>(data) - segment->base);
+  size_t& requested = segment->requested[offset >> segment->size_class->shift];
+  if (requested == 0 || (requested & kRetired) != 0) die("retired what is no block in use", data);
+  count_deallocation(linear_counters_, segment->counted, requested);
+  retired_bytes_ += static_cast<int64_t>(segment->counted);
+  requested |= kRetired;
 }
 
 // Whether `data` is where a block of the pool would start, if it is in the pool at all.
@@ -440,7 +474,7 @@ bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
 bool MemoryPool::idle_beyond_need() const noexcept {
   const std::lock_guard guard(lock_);
   const int64_t most = std::max({kIdleAllowance, most_allocated_, allocated_bytes_.peak});
-  return reserved_bytes_.current - allocated_bytes_.current > most;
+  return reserved_bytes_.current - allocated_bytes_.current - retired_bytes_ > most;
 }
 
 // Whether the limit leaves room for so many more bytes.
@@ -507,7 +541,8 @@ void MemoryPool::trim_while_growing() noexcept {
   void* idle_boundary = nullptr;
   {
     const std::lock_guard guard(lock_);
-    if (boundary_.attached() && boundary_counters_.allocation.current() == 0) {
+    if (boundary_.attached() && boundary_counters_.allocation.current() == 0 &&
+        boundary_retired_ == 0) {
       idle_boundary = boundary_.detach();
       count_segment_end(boundary_counters_, kBoundaryBytes);
     }
@@ -659,9 +694,10 @@ SegmentInfo MemoryPool::boundary_snapshot() const {
   }
   SegmentInfo info{boundary_.base(), kBoundaryBytes, 0, "boundary", {}};
   for (size_t place = 0, pages; place < requests->size(); place += pages) {
-    const size_t nbytes = (*requests)[place];
+    const bool retired = ((*requests)[place] & BoundaryPool::kRetired) != 0;
+    const size_t nbytes = (*requests)[place] & ~BoundaryPool::kRetired;
     const size_t capacity = boundary_capacity(std::max(nbytes, size_t{1}));
-    append_block(info, boundary_.base() + place * kBoundaryPageBytes, capacity, nbytes,
+    append_block(info, boundary_.base() + place * kBoundaryPageBytes, capacity, nbytes, retired,
                  place % kBoundaryPages != 0);
     pages = capacity / kBoundaryPageBytes;
   }
@@ -689,8 +725,10 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
     for (size_t i = 0; i < requested.size(); ++i) {
       const char* const start = segment->base + i * cls.capacity;
       const size_t used = requested[i] == 0 ? cls.capacity : counted;
-      append_block(info, start, used, requested[i]);
-      if (used != cls.capacity) append_block(info, start + used, cls.capacity - used, 0, false);
+      append_block(info, start, used, requested[i] & ~kRetired, (requested[i] & kRetired) != 0);
+      if (used != cls.capacity) {
+        append_block(info, start + used, cls.capacity - used, 0, false, /*joins=*/false);
+      }
     }
     answer.push_back(std::move(info));
   }

@@ -58,7 +58,7 @@ struct PoolStats {
 struct MemoryStats {
   Counter allocation;       // blocks held by the user
   Counter segment;          // segments held from the system
-  Counter active;           // blocks held by the user or by queued work; equals `allocation` here
+  Counter active;           // equals `allocation` here: retired blocks do not count
   Counter allocated_bytes;  // capacity of the blocks held by the user, foreign memory included
   Counter reserved_bytes;   // size of the segments, foreign memory included
   Counter requested_bytes;  // what the user asked for: allocated_bytes before rounding
@@ -80,13 +80,14 @@ struct BlockInfo {
   const void* address;
   size_t size;       // bytes
   size_t requested;  // bytes asked for, 0 when inactive
-  bool active;       // held by the user
+  bool active;       // held by the user, or retired
+  bool retired;
 };
 
 struct SegmentInfo {
   const void* address;
   size_t total_size;
-  size_t allocated_size;  // sum of the active blocks
+  size_t allocated_size;  // sum of the blocks held by the user
   const char* pool;       // "boundary" or "linear"
   // In order and without gaps. Neighbouring inactive blocks are reported as one, but not across
   // classes of the boundary pool.
@@ -113,8 +114,12 @@ class MemoryPool {
   // read. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
 
-  // The same with an error in place of the end of the process: Error, with nothing changed, where
-  // no block in use starts at `data`.
+  // Counts a block as freed, which stays in use until deallocate(): its owner is done with it, but
+  // work that has not run yet is not. Aborts as deallocate() does, and for a block retired before.
+  void retire(void* data) noexcept;
+
+  // The same as deallocate() with an error in place of the end of the process: Error, with nothing
+  // changed, where no block in use starts at `data`.
   void release(void* data);
 
   // A block of the boundary pool in class 0..95, for 1..12288 bytes. Throws Error for a class or a
@@ -236,6 +241,9 @@ class MemoryPool {
   PoolCounters boundary_counters_, linear_counters_;
   FastCounter requested_bytes_, foreign_bytes_;
   Level allocation_, allocated_bytes_, segment_, reserved_bytes_;
+  // What is retired: blocks of the boundary pool, bytes in both.
+  size_t boundary_retired_ = 0;
+  int64_t retired_bytes_ = 0;
   int64_t num_alloc_retries_ = 0, num_ooms_ = 0, num_device_alloc_ = 0, num_device_free_ = 0;
   int64_t most_allocated_ = 0;  // bytes, before the last reset_peak()
   size_t limit_;

@@ -125,8 +125,8 @@ std::string pass_name(const Group& group) {
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",  "user",  "synchronize", "full",
-                                          "eager", "event", "memory",      "exit"};
+  static constexpr const char* names[] = {"read",  "user",   "synchronize", "full",    "eager",
+                                          "event", "memory", "exit",        "exported"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
 }
@@ -375,7 +375,11 @@ bool Window::keep(BlockState* block) noexcept {
   Open& program = open ? *window.current_ : *window.running_;
   program.dead[block->slot] = true;
   // Under the lock: once the program has run, the block is gone.
-  if (open && program.program.slots[block->slot].inside) block->give_back_memory();
+  if (open && program.program.slots[block->slot].inside) {
+    block->give_back_memory();
+  } else {
+    block->retire_memory();
+  }
   return true;
 }
 

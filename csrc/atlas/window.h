@@ -48,6 +48,8 @@ struct BlockState {
   virtual ~BlockState() = default;
   // Gives the memory back to its pool; the object lives on.
   virtual void give_back_memory() noexcept = 0;
+  // The owner is done with the memory, which stays until the window has: it counts as free.
+  virtual void retire_memory() noexcept {}
 
   char* data = nullptr;
   size_t bytes = 0;
@@ -74,8 +76,9 @@ enum class FlushReason : uint8_t {
   event,
   memory,  // an allocation found no room
   exit,
+  exported,  // an instruction touches memory that somebody else may look at
 };
-inline constexpr int kFlushReasons = 8;
+inline constexpr int kFlushReasons = 9;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {
@@ -201,6 +204,12 @@ class Window {
   // Runs what has been recorded, and waits for what another thread is running. Raises the first
   // failure of the program, after everything that could run has.
   void flush(FlushReason reason);
+
+  // Every record() that began before has ended when this returns, and every later one sees what the
+  // caller has done before it. So where one thread declares memory shared, calls this and then
+  // synchronises, and others look whether memory is shared after they have recorded, no instruction
+  // on shared memory is left waiting.
+  void fence() noexcept { const std::lock_guard guard(lock_); }
 
   bool pending(const BlockState& block) const noexcept {
     return block.program.load(std::memory_order_acquire) > done_.load(std::memory_order_acquire);

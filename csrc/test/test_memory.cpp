@@ -126,6 +126,46 @@ TEST(memory_blocks_are_aligned_disjoint_and_usable) {
   CHECK_EQ(f.pool.stats().allocated_bytes.current, 0);
 }
 
+TEST(memory_retired_blocks_count_as_freed_and_stay) {
+  Fixture f;
+  for (const size_t n : {size_t{100}, 12 * kKiB, 20 * kKiB, 2 * kMiB}) {
+    const Allocation block = f.pool.allocate(n), other = f.pool.allocate(n);
+    const auto capacity = static_cast<int64_t>(block.capacity);
+    const MemoryStats before = f.pool.stats();
+    f.pool.retire(block.data);
+    const MemoryStats retired = f.pool.stats();
+    CHECK_EQ(retired.allocation.current, before.allocation.current - 1);
+    CHECK_EQ(retired.allocated_bytes.current, before.allocated_bytes.current - capacity);
+    CHECK_EQ(retired.requested_bytes.freed, before.requested_bytes.freed + static_cast<int64_t>(n));
+    // The memory is not handed out, and not given back.
+    const Allocation third = f.pool.allocate(n);
+    CHECK(third.data != block.data);
+    f.pool.deallocate(third);
+    f.pool.deallocate(other);
+    f.pool.trim();
+    std::memset(block.data, 1, block.capacity);
+    size_t found = 0;
+    for (const SegmentInfo& segment : f.pool.snapshot()) {
+      for (const BlockInfo& info : segment.blocks) {
+        if (!info.retired) continue;
+        ++found;
+        CHECK_EQ(info.address, block.data);
+        CHECK(info.active);
+        CHECK_EQ(info.requested, n);
+        CHECK_EQ(segment.allocated_size, 0u);
+      }
+    }
+    CHECK_EQ(found, 1u);
+    const MemoryStats held = f.pool.stats();
+    f.pool.deallocate(block);
+    const MemoryStats after = f.pool.stats();
+    CHECK_EQ(after.allocation.freed, held.allocation.freed);  // counted once
+    CHECK_EQ(after.allocated_bytes.current, held.allocated_bytes.current);
+    f.pool.trim();
+    CHECK_EQ(f.backend.held.load(), 0u);
+  }
+}
+
 TEST(memory_last_freed_is_first_reused) {
   Fixture f;
   for (const size_t n : {size_t{100}, 12 * kKiB, 20 * kKiB, 2 * kMiB}) {

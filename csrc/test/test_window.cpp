@@ -20,6 +20,7 @@ namespace {
 struct Heap {
   std::multimap<size_t, char*> idle;
   std::vector<std::unique_ptr<char[]>> all;
+  int retired = 0;  // blocks whose owner has gone before the window was done
 
   char* allocate(size_t bytes) {
     if (const auto found = idle.find(bytes); found != idle.end()) {
@@ -42,6 +43,7 @@ struct TestBlock final : BlockState {
     data = heap.allocate(nbytes);
   }
   void give_back_memory() noexcept override { heap.give_back(data, bytes); }
+  void retire_memory() noexcept override { ++heap.retired; }
   Heap& heap;
 };
 
@@ -127,6 +129,23 @@ TEST(window_runs_a_chain_in_one_pass) {
   CHECK_EQ(stats.flushes[static_cast<size_t>(FlushReason::read)], 1u);
   drop(x);
   drop(y);
+}
+
+TEST(window_says_when_a_block_is_only_still_used) {
+  Stream s;
+  auto* x = s.filled({1, -2, 3});
+  auto* t = s.make(3);
+  auto* y = s.make(3);
+  s.window.record(binary(Op::mul, 3, dense(t), dense(x), number(2)));
+  s.window.record(binary(Op::add, 3, dense(y), dense(t), dense(x)));
+  drop(t);  // gives its memory back at once: its values need none
+  CHECK_EQ(s.heap.retired, 0);
+  drop(x);  // is read when the program runs
+  CHECK_EQ(s.heap.retired, 1);
+  CHECK_EQ(Stream::read(y)[1], -6.0f);
+  CHECK_EQ(s.heap.retired, 1);
+  drop(y);  // not pending
+  CHECK_EQ(s.heap.retired, 1);
 }
 
 TEST(window_contracts_only_when_asked) {
