@@ -60,6 +60,10 @@ COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
     "clamp_min_": [lambda x, y, z: x.clamp_min_(0.1)],
     "clamp_max": [lambda x, y, z: x.clamp_max(0.1)],
     "clamp_max_": [lambda x, y, z: x.clamp_max_(0.1)],
+    "hardswish": [lambda x, y, z: F.hardswish(x)],
+    "hardswish_": [lambda x, y, z: F.hardswish(x, inplace=True)],
+    "elu": [lambda x, y, z: F.elu(x, 0.7)],
+    "elu_": [lambda x, y, z: F.elu(x, 0.7, inplace=True)],
     "rsub": [lambda x, y, z: torch.rsub(x, y, alpha=3), lambda x, y, z: 2 - x],
     "_fused_adam_": [lambda x, y, z: _step(torch.optim.Adam, x, y)],
     "_fused_adamw_": [lambda x, y, z: _step(torch.optim.AdamW, x, y)],
@@ -110,7 +114,7 @@ def _row(name: str) -> list[Callable[..., torch.Tensor]]:
 
 CASES = {
     **{name: _row(name) for name in ROWS if name not in ROWS_OF_GROUPS},
-    **{name: cases for name, cases in COMPOSITES.items()},
+    **COMPOSITES,
     "others": OTHERS,
 }
 

@@ -64,14 +64,13 @@ class Overlays {
   void add(const Block& block) {
     const std::lock_guard lock(mutex_);
     blocks_.push_back(&block);
-    count_.store(blocks_.size(), std::memory_order_relaxed);
+    overlay_count.store(blocks_.size(), std::memory_order_relaxed);
   }
   void remove(const Block& block) noexcept {
     const std::lock_guard lock(mutex_);
     std::erase(blocks_, &block);
-    count_.store(blocks_.size(), std::memory_order_relaxed);
+    overlay_count.store(blocks_.size(), std::memory_order_relaxed);
   }
-  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
   bool cover(const Block& block) noexcept {
     const std::lock_guard lock(mutex_);
     return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block* other) {
@@ -82,7 +81,6 @@ class Overlays {
  private:
   std::mutex mutex_;
   std::vector<const Block*> blocks_;
-  std::atomic<size_t> count_{0};
 };
 
 Overlays& overlays() {
@@ -367,11 +365,8 @@ Block* settled_block(c10::StorageImpl* storage) {
   return block->bytes != 0 ? block : nullptr;
 }
 
-bool is_shared(const Block& block) noexcept {
-  if (block.exported.load(std::memory_order_relaxed)) return true;
-  auto* const twin = block.twin.load(std::memory_order_acquire);
-  if (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) return true;
-  return C10_UNLIKELY(overlays().any()) && overlays().cover(block);
+bool is_overlaid(const Block& block) noexcept {
+  return overlays().cover(block);
 }
 
 void synchronize_storage(c10::StorageImpl* storage) {

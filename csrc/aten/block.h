@@ -105,7 +105,18 @@ Block* settled_block(c10::StorageImpl* storage);
 
 // Whether somebody beside the device's tensors on the Block may read or write the bytes at any
 // time: a CPU tensor, another library, or another storage. Instructions on them run at once.
-bool is_shared(const Block& block) noexcept;
+inline bool is_shared(const Block& block) noexcept;
+
+// Foreign Blocks that are overlays, and whether one of them has bytes of this Block.
+inline std::atomic<size_t> overlay_count{0};
+bool is_overlaid(const Block& block) noexcept;
+
+inline bool is_shared(const Block& block) noexcept {
+  if (block.exported.load(std::memory_order_relaxed)) return true;
+  auto* const twin = block.twin.load(std::memory_order_acquire);
+  return (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) ||
+         (C10_UNLIKELY(overlay_count.load(std::memory_order_relaxed) != 0) && is_overlaid(block));
+}
 
 // Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
 void synchronize_storage(c10::StorageImpl* storage);

@@ -386,7 +386,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
     const bool same = is_plain_strided(tensor) && tensor->is_contiguous() &&
                       tensor->dtype() == c10::scalarTypeToTypeMeta(wanted) &&
                       tensor->sizes() == model->sizes() && tensor->device() == model->device();
-    return same ? recordable_block(tensor) : nullptr;
+    return same ? operand_block(tensor) : nullptr;
   };
   if ((!real && rule.makes_floats) || model->numel() == 0) {
     return false;
