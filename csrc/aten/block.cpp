@@ -89,7 +89,7 @@ Overlays& overlays() {
 }
 
 void destroy(Block* block) noexcept {
-  if (memory_traced()) {
+  if (memory_traced() && !block->foreign) {
     trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
   }
   if (Window::keep(block)) {

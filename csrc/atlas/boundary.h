@@ -110,7 +110,8 @@ class BoundaryPool {
   // Of the block that starts at an address in the region; 0 where none does.
   size_t requested(const void* data) const noexcept {
     const auto offset = static_cast<size_t>(static_cast<const char*>(data) - base_);
-    return offset % kBoundaryPageBytes == 0 ? requested_[offset / kBoundaryPageBytes] : 0;
+    return offset % kBoundaryPageBytes == 0 ? requested_[offset / kBoundaryPageBytes] & ~kRetired
+                                            : 0;
   }
 
  private:
