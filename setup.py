@@ -3,6 +3,8 @@
 import glob
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ os.chdir(ROOT)
 try:
     import torch
     import torchgen
-    from torch.utils.cpp_extension import BuildExtension, CppExtension
+    from torch.utils.cpp_extension import BuildExtension, CppExtension, get_cxx_compiler
 except ImportError as error:  # an isolated build has no torch to build against
     raise SystemExit(
         "torch_hologram builds against the torch it will run with: install torch first, then "
@@ -78,7 +80,7 @@ def device_check_table() -> str:
 
 
 # Translation units the quick kernels are spread over: small enough to compile side by side.
-QUICK_UNITS = 6
+QUICK_UNITS = 4
 
 
 def write_quick_kernels() -> list[str]:
@@ -88,7 +90,7 @@ def write_quick_kernels() -> list[str]:
     is the boxed delegate's business.
     """
     headers = Path(torch.__file__).parent / "include/ATen/ops"
-    rows: dict[str, str] = {}
+    rows: dict[str, tuple[str, str]] = {}  # struct -> its signature and header
     for line in Path("csrc/aten/quick_calls.tsv").read_text().splitlines():
         if not line or line.startswith("#"):
             continue
@@ -103,14 +105,17 @@ def write_quick_kernels() -> list[str]:
             rf"struct TORCH_API {re.escape(struct)} {{\s+using schema = (.+?);", text
         )
         if declared and "at::Device" not in declared.group(1):
-            rows[struct] = header.name
+            rows[struct] = declared.group(1), header.name
     folder, sources, tables = ROOT / "build/generated", [], []
-    names = sorted(rows)
+    signatures = sorted({signature for signature, _ in rows.values()})
     for unit in range(QUICK_UNITS):
-        mine = names[unit::QUICK_UNITS]
+        # What takes time to compile is a signature, so no two units share one.
+        share = set(signatures[unit::QUICK_UNITS])
+        mine = sorted(name for name, (signature, _) in rows.items() if signature in share)
         table = f"quick_rows_{unit}"
-        lines = ["// Written by setup.py.", '#include "aten/quick.h"', ""]
-        lines += [f"#include <ATen/ops/{header}>" for header in sorted({rows[n] for n in mine})]
+        lines = ["// Written by setup.py.", '#include "aten/precompiled.h"', ""]
+        lines += ['#include "aten/quick.h"', ""]
+        lines += [f"#include <ATen/ops/{header}>" for header in sorted({rows[n][1] for n in mine})]
         lines += ["", "namespace hologram::aten {", f"extern const QuickRow {table}[] = {{"]
         lines += [f"    quick_row<at::_ops::{name}>()," for name in mine]
         lines += ["};", "}  // namespace hologram::aten", ""]
@@ -143,6 +148,11 @@ write_if_changed(
 )
 
 
+# csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
+# include path the compiler looks for the result first, and this folder is the first.
+PRECOMPILED = ROOT / "build/temp/precompiled"
+
+
 class build_ext(BuildExtension):
     """BuildExtension on every core; torch puts ccache in front where it is installed.
 
@@ -152,7 +162,35 @@ class build_ext(BuildExtension):
 
     def build_extensions(self) -> None:
         os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
+        self.precompile()
         super().build_extensions()
+
+    def precompile(self) -> None:
+        """Compiles csrc/aten/precompiled.h with the flags that BuildExtension will use.
+
+        With other flags the compiler would read the header instead, which only takes longer.
+        """
+        (extension,) = self.extensions
+        header = ROOT / "csrc/aten/precompiled.h"
+        result = PRECOMPILED / "aten" / "precompiled.h.gch"
+        compiler = shlex.split(get_cxx_compiler())
+        command = [
+            *compiler,
+            *self.compiler.compiler_so[1:],
+            # "system": whoever wrote these headers has seen their warnings.
+            *(f"-isystem{folder}" for folder in (*extension.include_dirs, *self.include_dirs)),
+            *extension.extra_compile_args,
+            *("-x", "c++-header", str(header), "-o", str(result)),
+        ]
+        version = subprocess.check_output([*compiler, "--version"], text=True)
+        made_from = "\n".join([shlex.join(command), version, torch.__version__, header.read_text()])
+        stamp = result.with_name("made_from")
+        if not (result.exists() and stamp.exists() and stamp.read_text() == made_from):
+            # What was compiled with the old one does not name it among its dependencies.
+            shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
+            result.parent.mkdir(parents=True)
+            subprocess.run(command, check=True)
+            stamp.write_text(made_from)
 
     def copy_extensions_to_source(self) -> None:
         # A running process keeps the file it has mapped; it must not be overwritten under it.
@@ -179,7 +217,7 @@ setup(
                 for path in glob.glob(f"csrc/{layer}/*.cpp")
             )
             + write_quick_kernels(),
-            include_dirs=[str(ROOT / "csrc"), str(ROOT / "build/generated")],
+            include_dirs=[str(PRECOMPILED), str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",
                 "-O1" if SANITIZE else "-O2",

@@ -1,4 +1,6 @@
 // Autocast: CUDA's operator lists. The rest falls through.
+#include "aten/precompiled.h"
+
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 

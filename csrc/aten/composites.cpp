@@ -3,6 +3,8 @@
 //
 // An operator is a builder and the ATen signatures it serves. What recording declines goes to
 // torch's kernel.
+#include "aten/precompiled.h"
+
 #include <torch/library.h>
 
 #include <array>

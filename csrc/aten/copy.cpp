@@ -1,4 +1,6 @@
 // Copies, within the device and to and from the CPU.
+#include "aten/precompiled.h"
+
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/copy.h>
 #include <torch/library.h>

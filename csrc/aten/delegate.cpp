@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/delegate.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

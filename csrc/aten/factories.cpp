@@ -1,4 +1,6 @@
 // Making tensors, views, and changing what a tensor looks at: operators no fallback can serve.
+#include "aten/precompiled.h"
+
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/foreign.h"
 
 #include <ATen/SparseCsrTensorImpl.h>

@@ -1,6 +1,8 @@
 // Operators that torch dispatches only off the CPU, so that no CPU kernel of that name exists:
 // convolution entry points, histogram of integers. Each is composed of CPU kernels over the same
 // memory and counts as delegated. RNNs: rnn.cpp.
+#include "aten/precompiled.h"
+
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/bernoulli.h>

@@ -7,6 +7,8 @@
 //
 // What recording declines - parameters of several layouts or dtypes, memory that a CPU tensor sees,
 // arguments that are wrong - goes to torch's kernel for the whole list.
+#include "aten/precompiled.h"
+
 #include <ATen/core/List.h>
 #include <torch/library.h>
 

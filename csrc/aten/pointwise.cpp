@@ -3,6 +3,8 @@
 // Calls are recorded in the device's window (aten/record.h). What that declines - complex numbers,
 // narrow integers, memory that a CPU tensor sees, errors - goes to torch's kernel through the
 // delegate.
+#include "aten/precompiled.h"
+
 #include "aten/pointwise.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

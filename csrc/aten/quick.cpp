@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/quick.h"
 
 #include <string>

@@ -251,14 +251,18 @@ class CpuArgument<std::optional<at::Generator>> {
   std::optional<at::Generator> generator_;
 };
 
-// The kernel of an operator, given as one of torch's at::_ops types.
-template <class Op, class Signature = typename Op::schema>
+// The kernel of an operator of this signature. One class serves all that share it, because an
+// instance costs the compiler a second or so; which operator it is, the constructor says.
+template <class Signature>
 class QuickKernel;
 
-template <class Op, class Result, class... Args>
-class QuickKernel<Op, Result(Args...)> {
+template <class Result, class... Args>
+class QuickKernel<Result(Args...)> {
  public:
-  explicit QuickKernel(const c10::OperatorHandle& op) : op_(op) {}
+  using Redispatch = Result(c10::DispatchKeySet, Args...);
+
+  QuickKernel(const c10::OperatorHandle& op, Redispatch* redispatch)
+      : op_(op), redispatch_(redispatch) {}
 
   Result operator()(c10::DispatchKeySet keys, Args... args) {
     QuickCall call;
@@ -280,8 +284,8 @@ class QuickKernel<Op, Result(Args...)> {
       const BelowAutograd below;
       const ResultsFromPool results(call.device());
       try {
-        return Op::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU),
-                              std::get<Positions>(cpu).get()...);
+        return redispatch_(c10::DispatchKeySet(c10::DispatchKey::CPU),
+                           std::get<Positions>(cpu).get()...);
       } catch (...) {
         call.frame().write_back();  // an out= may have been resized before the kernel failed
         throw;
@@ -298,7 +302,14 @@ class QuickKernel<Op, Result(Args...)> {
   }
 
   const QuickOperator op_;
+  Redispatch* const redispatch_;
 };
+
+template <class Signature>
+torch::CppFunction make_quick_kernel(const c10::OperatorHandle& op,
+                                     typename QuickKernel<Signature>::Redispatch* redispatch) {
+  return torch::CppFunction(QuickKernel<Signature>(op, redispatch));
+}
 
 // The quick kernels by the full name of their operator, "aten::mm".
 using MakeQuickKernel = torch::CppFunction (*)(const c10::OperatorHandle&);
@@ -310,10 +321,12 @@ struct QuickRow {
   const char* overload;  // "" or "out"
   MakeQuickKernel make;
 };
+// Op: one of torch's at::_ops types.
 template <class Op>
 constexpr QuickRow quick_row() {
-  return {Op::name, Op::overload_name,
-          [](const c10::OperatorHandle& op) { return torch::CppFunction(QuickKernel<Op>(op)); }};
+  return {Op::name, Op::overload_name, [](const c10::OperatorHandle& op) {
+            return make_quick_kernel<typename Op::schema>(op, &Op::redispatch);
+          }};
 }
 
 }  // namespace hologram::aten

@@ -1,0 +1,8 @@
+// What most files of this folder include of torch; to parse it takes half of the time of a file.
+//
+// setup.py compiles it once, and a file that includes it before anything else gets the result.
+// Headers do not include it, and nothing relies on it: everybody names what they use.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
