@@ -35,6 +35,8 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.checkpoint import checkpoint
 
+from torch_hologram import _C
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -1553,6 +1555,9 @@ WRONG_ENVIRONMENTS = {
     ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu)",
     ("HOLOGRAM_BACKENDS", "cpu,cpu"): "names 'cpu' twice",
     ("HOLOGRAM_BACKENDS", ""): "is empty",
+    ("HOLOGRAM_EAGER", "yes"): "must be 0 or 1, not 'yes'",
+    ("HOLOGRAM_CPU_ISA", "sse"): "is 'sse', but the instruction sets of this processor are: "
+    + ", ".join(_C.instruction_sets()),
     (
         "HOLOGRAM_MEMORY_LIMIT",
         "lots",
@@ -1629,6 +1634,46 @@ class TestEnvironment(HologramTestCase):
             env={variable: value},
         )
         self.assertEqual(process.stderr, "")
+
+    @parametrize(
+        "variable,value,message",
+        [
+            (
+                "HOLOGRAM_BACKENDS",
+                "cuda,cpu",
+                "HOLOGRAM_BACKENDS names 'cuda', which this build does not have (available: cpu)",
+            ),
+            (
+                "HOLOGRAM_CPU_DEVICE",
+                "2",
+                "HOLOGRAM_CPU_DEVICE is no setting of torch_hologram: "
+                "did you mean HOLOGRAM_CPU_DEVICES?",
+            ),
+        ],
+    )
+    def test_not_as_asked_for(self, variable, value, message):
+        for first in ("torch.hologram.is_available()", 'torch.ones(1, device="hologram")'):
+            run_python(
+                """
+                import sys, warnings
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    import torch
+                    import torch_hologram
+                    assert not caught, caught[0].message  # the CPU is all that was used
+                    for _ in range(2):
+                        assert eval(sys.argv[1])
+                        assert torch.hologram.is_available()
+                        assert torch.ones(2, device="hologram").sum().item() == 2
+                assert [str(w.message) for w in caught] == [sys.argv[2]], caught
+                assert caught[0].category is RuntimeWarning
+                properties = torch.hologram.get_device_properties()
+                assert (torch.hologram.device_count(), properties.backend) == (1, "cpu")
+                """,
+                first,
+                message,
+                env={variable: value},
+            )
 
     def test_file_of_a_device_that_was_taken_away(self):
         with tempfile.TemporaryDirectory() as folder:

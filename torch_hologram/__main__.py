@@ -40,6 +40,8 @@ def devices() -> list[tuple[str, str]]:
             ("", f"{properties.total_memory / 2**30:.1f} GiB"),
             ("", f"instructions: {properties.isa} (available: {', '.join(_C.instruction_sets())})"),
         ]
+    if rows and _C.environment_warning():
+        rows.append(("not as asked for", _C.environment_warning()))
     if not rows:
         rows.append(("devices", f"none: {_C.environment_error() or 'HOLOGRAM_BACKENDS is empty'}"))
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +63,28 @@ def is_initialized() -> bool:
     return _C.is_initialized() and not _C.has_forked()
 
 
+_environment_checked = False
+
+
+def warn_of_environment() -> None:
+    """Warns, once in a process, of variables ``HOLOGRAM_...`` that do not do what they seem to."""
+    global _environment_checked
+    if _environment_checked:
+        return
+    _environment_checked = True
+    from torch_hologram import _C
+    from torch_hologram.settings import unknown_settings
+
+    found = []
+    if _C.environment_error():
+        found.append(f"no {DEVICE_TYPE} device is available: {_C.environment_error()}")
+    if _C.environment_warning():
+        found.append(_C.environment_warning())
+    found += [str(setting) for setting in unknown_settings()]
+    for text in found:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
 def lazy_init() -> None:
     """Initialises the device and applies the seeds that waited for it.
 
@@ -71,6 +94,8 @@ def lazy_init() -> None:
     from torch_hologram import _C
 
     _C.init()
+    if not _environment_checked:
+        warn_of_environment()
     if _pending_seeds:
         with _pending_lock:
             for index, seed in _pending_seeds.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +15,7 @@ from torch_hologram._device import (
     device_index,
     is_initialized,
     lazy_init,
+    warn_of_environment,
 )
 
 if TYPE_CHECKING:
@@ -65,25 +64,14 @@ class DeviceProperties:
     minor: int
 
 
-@functools.cache
-def _warn_of_environment() -> None:
-    if _C.environment_error():
-        warnings.warn(
-            f"no {DEVICE_TYPE} device is available: {_C.environment_error()}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
 def is_available() -> bool:
     """Returns whether there is a hologram device.
 
-    Never raises. Warns once if there is none because a variable of the environment is wrong.
+    Never raises. Warns once if a variable of the environment is wrong: there is no device then, or
+    it is not as asked for.
     """
-    if _C.device_count() > 0:
-        return True
-    _warn_of_environment()
-    return False
+    warn_of_environment()
+    return _C.device_count() > 0
 
 
 def device_count() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -166,11 +165,8 @@ def _synchronize_in(owner: type, name: str) -> None:
 
 
 def register() -> None:
-    """Reads ``HOLOGRAM_EAGER`` and covers the methods of torch that give out addresses."""
-    value = os.environ.get("HOLOGRAM_EAGER", "0")
-    if value not in ("", "0", "1"):
-        raise RuntimeError(f"HOLOGRAM_EAGER must be 0 or 1, not {value!r}")
-    if value == "1":
+    """Heeds ``HOLOGRAM_EAGER`` and covers the methods of torch that give out addresses."""
+    if _C.environment_eager():
         _C.set_recording(False)
     _synchronize_in(torch.Tensor, "data_ptr")
     if hasattr(torch.Tensor, "const_data_ptr"):  # from torch 2.13 on

@@ -1,4 +1,6 @@
 // The Python extension torch_hologram._C.
+#include "aten/precompiled.h"
+
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Stream.h>
@@ -156,6 +158,8 @@ void bind(py::module_& m) {
   m.def("has_forked", [] { return in_forked_child(); });
   m.def("device_count", [] { return hologram::device_count(); });
   m.def("environment_error", [] { return config().error; });
+  m.def("environment_warning", [] { return config().warning; });
+  m.def("environment_eager", [] { return config().eager; });
   m.def("current_device", [] { return hologram::current_device(); });
   m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
   m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });

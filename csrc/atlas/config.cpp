@@ -46,15 +46,19 @@ std::string quoted(std::string_view text) {
   return "'" + std::string(text) + "'";
 }
 
+void append(std::string& text, const std::string& what) {
+  if (!text.empty()) text += "; ";
+  text += what;
+}
+
 void complain(Config& config, const std::string& what) {
-  if (!config.error.empty()) config.error += "; ";
-  config.error += what;
+  append(config.error, what);
 }
 
 }  // namespace
 
 Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
-                    std::string_view memory_limit) {
+                    std::string_view memory_limit, std::string_view eager) {
   Config config;
 
   int cpu_count = 1;
@@ -80,13 +84,20 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
     }
   }
 
+  if (eager = strip(eager); eager == "1") {
+    config.eager = true;
+  } else if (!eager.empty() && eager != "0") {
+    complain(config, "HOLOGRAM_EAGER must be 0 or 1, not " + quoted(eager));
+  }
+
+  std::string unknown;
   std::string_view names = strip(backends.value_or("cpu"));
   while (!names.empty()) {
     const size_t comma = names.find(',');
     const std::string_view name = strip(names.substr(0, comma));
     if (name != "cpu") {
-      complain(config, "HOLOGRAM_BACKENDS names " + quoted(name) +
-                           ", which this build does not have (available: cpu)");
+      append(unknown, "HOLOGRAM_BACKENDS names " + quoted(name) +
+                          ", which this build does not have (available: cpu)");
     } else if (!config.devices.empty()) {
       complain(config, "HOLOGRAM_BACKENDS names 'cpu' twice");
     } else {
@@ -96,6 +107,7 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
     names.remove_prefix(comma + 1);
     if (names.empty()) complain(config, "HOLOGRAM_BACKENDS ends with a comma");
   }
+  if (!unknown.empty()) append(config.devices.empty() ? config.error : config.warning, unknown);
   return config;
 }
 
@@ -105,9 +117,13 @@ const Config& config() {
       const char* value = std::getenv(name);
       return value != nullptr ? std::optional<std::string_view>(value) : std::nullopt;
     };
-    return parse_config(variable("HOLOGRAM_BACKENDS"),
-                        variable("HOLOGRAM_CPU_DEVICES").value_or(""),
-                        variable("HOLOGRAM_MEMORY_LIMIT").value_or(""));
+    Config config = parse_config(
+        variable("HOLOGRAM_BACKENDS"), variable("HOLOGRAM_CPU_DEVICES").value_or(""),
+        variable("HOLOGRAM_MEMORY_LIMIT").value_or(""), variable("HOLOGRAM_EAGER").value_or(""));
+    if (!config.devices.empty()) {
+      if (const std::string wrong = cpu_backend_error(); !wrong.empty()) complain(config, wrong);
+    }
+    return config;
   }());
   return instance;
 }

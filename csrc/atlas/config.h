@@ -19,17 +19,24 @@ struct DeviceSlot {
 struct Config {
   std::vector<DeviceSlot> devices;  // in index order
   size_t memory_limit = 0;          // bytes per device, 0: the device's total memory
+  bool eager = false;               // execute every operation at its call
   std::string error;                // what is wrong with the environment, empty when nothing is
+  std::string warning;              // what is not as asked for, though there are devices
 };
 
-// `cpu_devices`, `memory_limit`: the variables' values, empty for the default. `backends`:
+// `cpu_devices`, `memory_limit`, `eager`: the variables' values, empty for the default. `backends`:
 // likewise, but only nullopt is the default; a variable that is set and empty asks for no device at
-// all. A wrong value is described in `error` and replaced by its default, names of unknown backends
-// are skipped.
+// all. A wrong value is described in `error` and replaced by its default. Names of unknown backends
+// are skipped: described in `warning` if another backend is left, in `error` otherwise.
 Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
-                    std::string_view memory_limit);
+                    std::string_view memory_limit, std::string_view eager = {});
 
-// From HOLOGRAM_BACKENDS, HOLOGRAM_CPU_DEVICES and HOLOGRAM_MEMORY_LIMIT at the first call.
+// From HOLOGRAM_BACKENDS, HOLOGRAM_CPU_DEVICES, HOLOGRAM_MEMORY_LIMIT and HOLOGRAM_EAGER at the
+// first call; with what the backends say of their own variables.
 const Config& config();
+
+// What is wrong with the variables that only the CPU backend reads, which answers this; empty when
+// nothing is.
+std::string cpu_backend_error();
 
 }  // namespace hologram

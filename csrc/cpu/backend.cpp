@@ -4,6 +4,8 @@
 #include <atomic>
 #include <string>
 
+#include "atlas/config.h"
+#include "atlas/error.h"
 #include "cpu/allocator.h"
 #include "cpu/system.h"
 
@@ -61,6 +63,15 @@ size_t CpuBackend::available_memory() const noexcept {
 }
 
 }  // namespace cpu
+
+std::string cpu_backend_error() {
+  try {
+    cpu::best_isa();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
 
 std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count) {
   return std::make_unique<cpu::CpuBackend>(ordinal, count);

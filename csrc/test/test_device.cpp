@@ -1,3 +1,4 @@
+#include "atlas/config.h"
 #include "atlas/device.h"
 
 #include <set>
@@ -107,7 +108,27 @@ SUBPROCESS_TEST(with_wrong_environment) {
 }
 
 TEST(device_environment_errors_appear_at_first_use) {
-  CHECK_EQ(check::run_again("with_wrong_environment", {"HOLOGRAM_BACKENDS=abacus,cpu"}), "exit 0");
+  CHECK_EQ(check::run_again("with_wrong_environment", {"HOLOGRAM_BACKENDS=abacus"}), "exit 0");
+}
+
+SUBPROCESS_TEST(with_an_unknown_backend_first) {
+  CHECK_EQ(device_count(), 1);
+  CHECK_EQ(device(0).properties().backend, "cpu");
+  CHECK(config().warning.find("'abacus'") != std::string::npos);
+}
+
+TEST(device_list_goes_on_without_unknown_backends) {
+  CHECK_EQ(check::run_again("with_an_unknown_backend_first", {"HOLOGRAM_BACKENDS=abacus,cpu"}),
+           "exit 0");
+}
+
+SUBPROCESS_TEST(with_a_wrong_isa) {
+  CHECK_EQ(device_count(), 0);
+  CHECK_THROWS(device(0), Error, "HOLOGRAM_CPU_ISA is 'sse', but the instruction sets of this");
+}
+
+TEST(device_environment_includes_the_backend_s) {
+  CHECK_EQ(check::run_again("with_a_wrong_isa", {"HOLOGRAM_CPU_ISA=sse"}), "exit 0");
 }
 
 SUBPROCESS_TEST(without_backends) {
