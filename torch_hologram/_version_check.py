@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-SUPPORTED = ("2.11", "2.12", "2.13")
+SUPPORTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def check_torch() -> None:

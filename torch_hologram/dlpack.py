@@ -51,10 +51,16 @@ def _dlpack(
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[Any, int] | None = None,
     copy: bool | None = None,
+    **read_only: Any,  # from torch 2.14 on: read_only=True exports for reading alone
 ) -> Any:
     if has_torch_function_unary(self) or not _is_hologram(self):
         return _tensor_dlpack(
-            self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+            self,
+            stream=stream,
+            max_version=max_version,
+            dl_device=dl_device,
+            copy=copy,
+            **read_only,
         )
     # A capsule holds neither autograd history nor lazy bits, so torch refuses these too.
     if self.requires_grad:
@@ -84,8 +90,13 @@ def _dlpack(
             f"{_name(_CPU)} and {_name(extension)}"
         )
     if max_version is None or max_version[0] < 1:
+        if read_only.get("read_only"):
+            raise BufferError(
+                "Can't export for reading alone without a flag that says so: pass "
+                "max_version=(1, 0) or higher"
+            )
         return torch._C._to_dlpack(exported, dl_device=None, copy=copy)
-    return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy)
+    return torch._C._to_dlpack_versioned(exported, dl_device=None, copy=copy, **read_only)
 
 
 def _to_dlpack(tensor: torch.Tensor, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-// Every difference between the supported torch versions (2.11, 2.12, 2.13) lives in this header.
+// Every difference between the supported torch versions (2.11 to 2.15) lives in this header.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -9,8 +9,8 @@
 
 // HOLOGRAM_ANY_TORCH is for finding out what a newer torch would need; see docs/versions.md.
 #if !defined(HOLOGRAM_ANY_TORCH) && \
-    (TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 13)
-#error "torch_hologram supports torch 2.11 to 2.13"
+    (TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15)
+#error "torch_hologram supports torch 2.11 to 2.15"
 #endif
 
 #define HOLOGRAM_STRINGIFY_(x) #x
