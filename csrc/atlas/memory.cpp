@@ -730,6 +730,9 @@ std::vector<SegmentInfo> MemoryPool::snapshot() const {
         append_block(info, start + used, cls.capacity - used, 0, false, /*joins=*/false);
       }
     }
+    // What is left of a segment that its blocks do not divide.
+    const size_t cut = requested.size() * cls.capacity;
+    if (cut < segment->bytes) append_block(info, segment->base + cut, segment->bytes - cut, 0);
     answer.push_back(std::move(info));
   }
   std::sort(answer.begin(), answer.end(),
