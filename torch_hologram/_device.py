@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torch_hologram.settings import unknown_settings
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -73,7 +75,6 @@ def warn_of_environment() -> None:
         return
     _environment_checked = True
     from torch_hologram import _C
-    from torch_hologram.settings import unknown_settings
 
     found = []
     if _C.environment_error():

@@ -25,6 +25,7 @@ def register() -> None:
     when_imported("torch._dynamo", _register_functions)
     when_imported("torch._prims.rng_prims", _register_random_state)
     when_imported("torch._meta_registrations", _allow_cells_without_bias)
+    when_imported("torch._meta_registrations", _register_gru_cell)
 
 
 def _register_functions(_: ModuleType) -> None:
@@ -145,6 +146,38 @@ def _allow_cells_without_bias(meta: ModuleType) -> None:
         check(input_gates, hidden_gates, input_bias, hidden_bias, factor, prev_hidden)
 
     meta.rnn_cell_checkSizes = with_biases  # type: ignore[attr-defined]
+
+
+_shapes: torch.library.Library | None = None  # its registrations live as long as it does
+
+
+def _register_gru_cell(_: ModuleType) -> None:
+    """Gives the fused GRU cell shape functions; torch has them for the LSTM cell alone."""
+    global _shapes
+    _shapes = torch.library.Library("aten", "IMPL", "Meta")
+    for function in (_thnn_fused_gru_cell, _thnn_fused_gru_cell_backward):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{function.__name__}", "Meta"):
+            _shapes.impl(function.__name__, function)
+
+
+def _thnn_fused_gru_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    hx: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    batch, hidden = hx.shape
+    return hx.new_empty(batch, hidden), hx.new_empty(batch, 5 * hidden)
+
+
+def _thnn_fused_gru_cell_backward(
+    grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    batch, hidden = grad_hy.shape
+    input_gates, hidden_gates = (grad_hy.new_empty(batch, 3 * hidden) for _ in range(2))
+    biases = (grad_hy.new_empty(3 * hidden) if has_bias else None for _ in range(2))
+    return input_gates, hidden_gates, grad_hy.new_empty(batch, hidden), *biases
 
 
 def _register_random_state(rng_prims: ModuleType) -> None:

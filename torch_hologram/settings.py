@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +55,8 @@ def unknown_settings(environment: Mapping[str, str] = os.environ) -> tuple[Unkno
     for name in sorted(environment):
         rest = name.removeprefix(_PREFIX)
         if rest != name and rest not in known and not name.startswith(_OTHERS):
+            import difflib  # for a mistake only
+
             close = difflib.get_close_matches(rest, known, 1)
             found.append(UnknownSetting(name, _PREFIX + close[0] if close else None))
     return tuple(found)

@@ -193,6 +193,16 @@ void AliasFrame::map_members(const at::Tensor& tensor) {
   }
 }
 
+// Whether a storage of `nbytes` holds the elements of a tensor.
+static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
+  try {
+    return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                            tensor.storage_offset()) <= nbytes;
+  } catch (const c10::Error&) {
+    return false;  // more bytes than there are numbers for
+  }
+}
+
 void AliasFrame::write_back() {
   for (const auto& argument : arguments_) {
     if (!argument.written) {
@@ -227,8 +237,7 @@ void AliasFrame::write_back() {
     if (C10_UNLIKELY(to->sizes() != from->sizes() || to->strides() != from->strides() ||
                      to->storage_offset() != from->storage_offset())) {
       // torch changes the size first and then fails to find the memory.
-      if (at::detail::computeStorageNbytes(from->sizes(), from->strides(), from->itemsize(),
-                                           from->storage_offset()) <= tensor.storage().nbytes()) {
+      if (fits(*from, tensor.storage().nbytes())) {
         to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
       }
     }

@@ -70,6 +70,22 @@ bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
   return o < i + nbytes && i < o + nbytes;
 }
 
+// at::get_overlap_status, which sees no overlap between two storages over the same bytes. Of such
+// tensors only those that lie apart are told apart; the rest is torch's to judge.
+at::MemOverlapStatus overlap_status(const c10::TensorImpl* out, const c10::TensorImpl* in) {
+  if (out->unsafe_storage().is_alias_of(in->unsafe_storage())) {
+    return at::get_overlap_status(out, in);
+  }
+  const auto end = [](const c10::TensorImpl* tensor) {
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor->dim(); ++d) last += (tensor->size(d) - 1) * tensor->stride(d);
+    return static_cast<const char*>(tensor->data()) +
+           static_cast<size_t>(last + 1) * tensor->itemsize();
+  };
+  const bool apart = end(in) <= out->data() || end(out) <= in->data();
+  return apart ? at::MemOverlapStatus::No : at::MemOverlapStatus::TooHard;
+}
+
 View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype) {
   return {block, tensor->storage_offset() * static_cast<int64_t>(tensor->itemsize()), dtype,
           Layout::dense};
@@ -80,7 +96,8 @@ Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
                    c10::DeviceIndex device) {
   uint64_t nbytes = 0;
   if (C10_UNLIKELY(c10::safe_multiplies_u64(sizes, &nbytes) |
-                   c10::mul_overflows(nbytes, uint64_t{c10::elementSize(type)}, &nbytes))) {
+                   c10::mul_overflows(nbytes, uint64_t{c10::elementSize(type)}, &nbytes) |
+                   (nbytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())))) {
     // What a broadcast operand has without memory, its result needs: torch's words for it.
     at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
   }
@@ -353,6 +370,16 @@ struct Prepared {
   }
 };
 
+// Whether a contiguous tensor has the strides of a new one, also in dimensions of size 1.
+bool has_default_strides(const c10::TensorImpl* tensor) {
+  int64_t next = 1;
+  for (int64_t d = tensor->dim(); d-- > 0;) {
+    if (tensor->stride(d) != next) return false;
+    next *= tensor->size(d);
+  }
+  return true;
+}
+
 // The short way of what follows, for most calls: contiguous tensors of one size and dtype, and
 // numbers that do not change it. False, with nothing done, for others.
 bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
@@ -378,6 +405,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
   if ((!real && rule.promotes) || model->numel() == 0) {
     return false;
   }
+  bool with_number = false;
   for (size_t i = 0; i < in.size(); ++i) {
     const bool condition = i < first;
     const auto* tensor = in[i].tensor == nullptr ? nullptr : in[i].tensor->unsafeGetTensorImpl();
@@ -394,6 +422,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
       }
       prepared.in[i] =
           immediate(immediate_bits(*number, *dtype, rule.keeps_numbers && i > 0), *dtype);
+      with_number = true;
       continue;
     }
     Block* const block = like_model(tensor, condition ? c10::ScalarType::Bool : type);
@@ -405,6 +434,13 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
       if (overlaps(o, tensor) || (condition && o->data() == tensor->data())) return false;
     }
     prepared.in[i] = dense_view(block, tensor, condition ? DType::b8 : *dtype);
+  }
+  // Beside a number, which is a tensor of another shape, torch looks at every stride.
+  for (size_t i = 0; with_number && out == nullptr && i < in.size(); ++i) {
+    if (in[i].tensor != nullptr && in[i].tensor->dim() != 0 &&
+        !has_default_strides(in[i].tensor->unsafeGetTensorImpl())) {
+      return false;
+    }
   }
   Block* written = nullptr;
   if (out != nullptr) {
@@ -545,7 +581,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
     for (const auto* tensor : tensors) {
       if (tensor == nullptr) continue;
       if (is_same_view(o, tensor)) continue;
-      const auto status = at::get_overlap_status(o, tensor);
+      const auto status = overlap_status(o, tensor);
       if (status != at::MemOverlapStatus::No && status != at::MemOverlapStatus::Full) return false;
       // Element for element only where the dtypes are equal too.
       if (status == at::MemOverlapStatus::Full && tensor->dtype() != o->dtype()) return false;

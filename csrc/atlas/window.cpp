@@ -105,8 +105,8 @@ std::string pass_name(const Group& group) {
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",   "user", "synchronize", "full", "eager", "event",
-                                          "memory", "exit", "mode",        "exported"};
+  static constexpr const char* names[] = {"read",  "user",   "synchronize", "full", "eager",
+                                          "event", "memory", "exit",        "mode", "exported"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
 }
@@ -714,7 +714,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
 }
 
 void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome,
-                      bool watched) {
+                     bool watched) {
   const FloatModeGuard mode(program.float_mode);
   auto& bases = frame_.bases;
   bases.clear();

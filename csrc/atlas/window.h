@@ -77,7 +77,7 @@ enum class FlushReason : uint8_t {
   event,
   memory,  // an allocation found no room
   exit,
-  mode,  // a thread records that treats denormal floats in another way
+  mode,      // a thread records that treats denormal floats in another way
   exported,  // an instruction touches memory that somebody else may look at
 };
 inline constexpr int kFlushReasons = 10;
