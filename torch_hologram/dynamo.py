@@ -175,9 +175,13 @@ def _thnn_fused_gru_cell_backward(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     batch, hidden = grad_hy.shape
-    input_gates, hidden_gates = (grad_hy.new_empty(batch, 3 * hidden) for _ in range(2))
-    biases = (grad_hy.new_empty(3 * hidden) if has_bias else None for _ in range(2))
-    return input_gates, hidden_gates, grad_hy.new_empty(batch, hidden), *biases
+    return (
+        grad_hy.new_empty(batch, 3 * hidden),
+        grad_hy.new_empty(batch, 3 * hidden),
+        grad_hy.new_empty(batch, hidden),
+        grad_hy.new_empty(3 * hidden) if has_bias else None,
+        grad_hy.new_empty(3 * hidden) if has_bias else None,
+    )
 
 
 def _register_random_state(rng_prims: ModuleType) -> None:

@@ -182,8 +182,7 @@ bool fits(const Kind& kind, const Network& n) {
 
 // Whether one call over aliases does what the composition would do, apart from rounding.
 bool is_whole(const Kind& kind, const Network& n) {
-  const auto device = n.data.device();
-  if (n.any([&](const Tensor& t) { return !is_plain(t) || t.device() != device; }) ||
+  if (n.any([&](const Tensor& t) { return !is_plain(t); }) ||
       (n.batch_sizes.defined() && !n.batch_sizes.device().is_cpu()) ||
       c10::impl::TorchDispatchModeTLS::any_modes_set() ||
       at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) ||
@@ -403,7 +402,19 @@ Results run_layers(const Kind& kind, const Network& network) {
   return results;
 }
 
+// Before torch's composition looks at anything else, because it would name one of its operations.
+void check_devices(const Network& network) {
+  const auto device = network.data.device();
+  network.any([&](const Tensor& tensor) {
+    TORCH_CHECK(!tensor.defined() || tensor.device() == device,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                device, " and ", tensor.device(), "!");
+    return false;
+  });
+}
+
 Results run(const Kind& kind, const Network& network) {
+  check_devices(network);
   if (!is_whole(kind, network)) return kind.compose(network);
   if (network.train && network.dropout != 0 && network.layers > 1) {
     return run_layers(kind, network);
