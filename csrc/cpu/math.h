@@ -223,8 +223,10 @@ HOLOGRAM_INLINE Simd<float, W> scale_any(Simd<float, W> y, Simd<float, W> n_bits
 #if defined(__x86_64__)
   if constexpr (W == 64) return F(_mm512_scalef_ps(y.v, (n_bits - F(kToIntegerFloat)).v));
 #endif
-  const auto power = [](I n) { return F::from_bits((typename F::Bits::V)((n + I(127)) << 23).v); };
-  const I n = signed_bits(n_bits) - signed_bits(F(kToIntegerFloat));
+  const auto power = [](I n) {
+    return F::from_bits((typename F::Bits::V)(wrap_add(n, I(127)) << 23).v);
+  };
+  const I n = wrap_sub(signed_bits(n_bits), signed_bits(F(kToIntegerFloat)));
   const I half = n >> 1;
   return y * power(half) * power(n - half);
 }
@@ -366,13 +368,14 @@ template <int W>
 struct FloatLog {
   using F = Simd<float, W>;
   using I = Simd<int32_t, W>;
+  // Integers wrap: what x is in other lanes, whose result is selected away, can be anything.
   I exponent;  // n << 23
   F f;         // m - 1
 
   HOLOGRAM_INLINE explicit FloatLog(F x) {
     const I bits = signed_bits(x);
-    exponent = (bits - I(0x3f3504f3)) & I(static_cast<int32_t>(0xff800000));
-    f = F((typename F::V)(bits - exponent).v) - F(1);
+    exponent = wrap_sub(bits, I(0x3f3504f3)) & I(static_cast<int32_t>(0xff800000));
+    f = F((typename F::V)wrap_sub(bits, exponent).v) - F(1);
   }
   HOLOGRAM_INLINE F n() const { return to_float(exponent >> 23); }
   // log(1 + f) + n * log(2)
@@ -432,8 +435,8 @@ HOLOGRAM_INLINE Simd<float, W> math_log1p(Simd<float, W> x) {
   const F u = F(1) + x;
   const FloatLog<W> parts(u);
   // 2^(2 - n), as 2^-n may be denormal.
-  const F four = F((typename F::V)(signed_bits(F(4)) - parts.exponent).v);
-  const F scaled = F((typename F::V)(signed_bits(x) - parts.exponent).v);
+  const F four = F((typename F::V)wrap_sub(signed_bits(F(4)), parts.exponent).v);
+  const F scaled = F((typename F::V)wrap_sub(signed_bits(x), parts.exponent).v);
   const F f = scaled + math_fma(four, F(0.25), F(-1));
   const F log = select(x == F(0), x, FloatLog<W>::logarithm(f, parts.n()));
   return any_beyond_normal(u) ? log_domain(u, log) : log;
