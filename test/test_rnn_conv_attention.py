@@ -325,7 +325,7 @@ class TestRecurrent(CompareTestCase):
         state = torch.zeros(1, 2, 4, device="hologram")
         with self.assertRaisesRegex(RuntimeError, "lstm expects two hidden states"):
             torch.lstm(x, [], list(network.parameters()), True, 1, 0.0, False, False, False)
-        with self.assertRaisesRegex(RuntimeError, "at the same device"):
+        with self.assertRaisesRegex(RuntimeError, "Expected all tensors to be on the same device"):
             network(x, (state.cpu(), state.cpu()))
 
     @parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])

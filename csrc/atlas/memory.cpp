@@ -332,6 +332,7 @@ void MemoryPool::deallocate(Allocation block) noexcept {
 }
 
 void MemoryPool::retire(void* data) noexcept {
+  if (data == nullptr) return;  // of a block without bytes
   const std::lock_guard guard(lock_);
   if (boundary_.contains(data)) {
     const size_t nbytes = boundary_.retire(data);
