@@ -148,9 +148,10 @@ write_if_changed(
 )
 
 
-# csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
-# include path the compiler looks for the result first, and this folder is the first.
-PRECOMPILED = ROOT / "build/temp/precompiled"
+# The headers of csrc/aten that are compiled once. Files include "aten/precompiled.h", say: in each
+# folder of the include path the compiler looks for the result first, and FOLDER is the first.
+PRECOMPILED = ("precompiled.h", "precompiled_python.h")
+FOLDER = ROOT / "build/temp/precompiled"
 
 
 class build_ext(BuildExtension):
@@ -166,31 +167,37 @@ class build_ext(BuildExtension):
         super().build_extensions()
 
     def precompile(self) -> None:
-        """Compiles csrc/aten/precompiled.h with the flags that BuildExtension will use.
+        """Compiles the headers of PRECOMPILED with the flags that BuildExtension will use.
 
         With other flags the compiler would read the header instead, which only takes longer.
         """
         (extension,) = self.extensions
-        header = ROOT / "csrc/aten/precompiled.h"
-        result = PRECOMPILED / "aten" / "precompiled.h.gch"
         compiler = shlex.split(get_cxx_compiler())
-        command = [
-            *compiler,
+        flags = [
             *self.compiler.compiler_so[1:],
             # "system": whoever wrote these headers has seen their warnings.
             *(f"-isystem{folder}" for folder in (*extension.include_dirs, *self.include_dirs)),
             *extension.extra_compile_args,
-            *("-x", "c++-header", str(header), "-o", str(result)),
         ]
+        headers = [ROOT / "csrc/aten" / name for name in PRECOMPILED]
         version = subprocess.check_output([*compiler, "--version"], text=True)
-        made_from = "\n".join([shlex.join(command), version, torch.__version__, header.read_text()])
-        stamp = result.with_name("made_from")
-        if not (result.exists() and stamp.exists() and stamp.read_text() == made_from):
-            # What was compiled with the old one does not name it among its dependencies.
-            shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
-            result.parent.mkdir(parents=True)
-            subprocess.run(command, check=True)
-            stamp.write_text(made_from)
+        texts = [header.read_text() for header in headers]
+        made_from = "\n".join([shlex.join([*compiler, *flags]), version, torch.__version__, *texts])
+        stamp = FOLDER / "made_from"
+        if stamp.exists() and stamp.read_text() == made_from:
+            return
+        # What was compiled with the old ones does not name them among its dependencies.
+        shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
+        (FOLDER / "aten").mkdir(parents=True)
+        running = []
+        for header in headers:
+            result = FOLDER / "aten" / f"{header.name}.gch"
+            command = [*compiler, *flags, "-x", "c++-header", str(header), "-o", str(result)]
+            running.append((command, subprocess.Popen(command)))
+        for command, process in running:
+            if process.wait() != 0:
+                raise subprocess.CalledProcessError(process.returncode, command)
+        stamp.write_text(made_from)
 
     def copy_extensions_to_source(self) -> None:
         # A running process keeps the file it has mapped; it must not be overwritten under it.
@@ -217,7 +224,7 @@ setup(
                 for path in glob.glob(f"csrc/{layer}/*.cpp")
             )
             + write_quick_kernels(),
-            include_dirs=[str(PRECOMPILED), str(ROOT / "csrc"), str(ROOT / "build/generated")],
+            include_dirs=[str(FOLDER), str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",
                 "-O1" if SANITIZE else "-O2",

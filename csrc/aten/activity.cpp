@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/activity.h"
 
 #include "aten/compat.h"

@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/autograd_threads.h"
 
 #include <c10/core/AutogradState.h>

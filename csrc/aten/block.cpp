@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/block.h"
 
 #include <c10/core/CPUAllocator.h>

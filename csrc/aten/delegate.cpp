@@ -604,9 +604,15 @@ void register_delegates() {
         continue;
       }
       const auto quick = ours == DispatchKey::PrivateUse1 ? find_quick_kernel(full) : nullptr;
-      library.impl(full.c_str(), quick != nullptr ? quick(*op)
-                                                  : torch::CppFunction::makeFromBoxedFunctor(
-                                                        std::make_unique<DelegateKernel>(*op)));
+      if (quick != nullptr) {
+        // Not through the library, which would infer a schema from the signature.
+        static auto& handles = *new std::vector<c10::RegistrationHandleRAII>;
+        handles.push_back(c10::Dispatcher::singleton().registerImpl(
+            op->operator_name(), ours, quick(*op), std::nullopt, nullptr, "csrc/aten/quick.h"));
+      } else {
+        library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                       std::make_unique<DelegateKernel>(*op)));
+      }
       if (ours == DispatchKey::PrivateUse1) {
         table().emplace_back(full, Served::delegated);
       }

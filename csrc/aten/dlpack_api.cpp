@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/dlpack_api.h"
 
 #include <ATen/dlpack.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/explain.h"
 
 #include <pybind11/stl.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>

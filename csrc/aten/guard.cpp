@@ -1,4 +1,6 @@
 // The device guard: current device, streams and events for torch.Stream, torch.Event, autograd.
+#include "aten/precompiled.h"
+
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "aten/compat.h"

@@ -1,4 +1,6 @@
 // The hooks torch's device-generic code calls: generators, pinned memory, storage resize.
+#include "aten/precompiled.h"
+
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "aten/block.h"

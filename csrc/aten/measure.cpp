@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/measure.h"
 
 #include <ATen/core/CachingHostAllocator.h>

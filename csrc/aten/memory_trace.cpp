@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/memory_trace.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/pinned.h"
 
 #include <c10/core/alignment.h>

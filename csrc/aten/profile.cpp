@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/profile.h"
 
 #include <ATen/record_function.h>

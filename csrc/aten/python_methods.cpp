@@ -1,3 +1,5 @@
+#include "aten/precompiled_python.h"
+
 #include "aten/python_methods.h"
 
 #include <torch/csrc/Exceptions.h>

@@ -9,6 +9,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/boxing/impl/boxing.h>
 
+#include <memory>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -257,12 +258,14 @@ template <class Signature>
 class QuickKernel;
 
 template <class Result, class... Args>
-class QuickKernel<Result(Args...)> {
+class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
  public:
   using Redispatch = Result(c10::DispatchKeySet, Args...);
 
   QuickKernel(const c10::OperatorHandle& op, Redispatch* redispatch)
       : op_(op), redispatch_(redispatch) {}
+
+  const QuickOperator& op() const { return op_; }
 
   Result operator()(c10::DispatchKeySet keys, Args... args) {
     QuickCall call;
@@ -305,14 +308,8 @@ class QuickKernel<Result(Args...)> {
   Redispatch* const redispatch_;
 };
 
-template <class Signature>
-torch::CppFunction make_quick_kernel(const c10::OperatorHandle& op,
-                                     typename QuickKernel<Signature>::Redispatch* redispatch) {
-  return torch::CppFunction(QuickKernel<Signature>(op, redispatch));
-}
-
 // The quick kernels by the full name of their operator, "aten::mm".
-using MakeQuickKernel = torch::CppFunction (*)(const c10::OperatorHandle&);
+using MakeQuickKernel = c10::KernelFunction (*)(const c10::OperatorHandle&);
 MakeQuickKernel find_quick_kernel(const std::string& name);
 
 // A row of the generated tables.
@@ -325,8 +322,21 @@ struct QuickRow {
 template <class Op>
 constexpr QuickRow quick_row() {
   return {Op::name, Op::overload_name, [](const c10::OperatorHandle& op) {
-            return make_quick_kernel<typename Op::schema>(op, &Op::redispatch);
+            using Kernel = QuickKernel<typename Op::schema>;
+            return c10::KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
+                std::make_unique<Kernel>(op, &Op::redispatch));
           }};
 }
 
 }  // namespace hologram::aten
+
+// A call through a stack goes to the boxed delegate with its stack. torch's template would take the
+// stack apart first, and compiling that for every signature takes longer than all else here.
+template <class Signature>
+struct c10::impl::make_boxed_from_unboxed_functor<hologram::aten::QuickKernel<Signature>, false> {
+  static void call(OperatorKernel* kernel, const OperatorHandle& op, DispatchKeySet keys,
+                   Stack* stack) {
+    static_cast<hologram::aten::QuickKernel<Signature>*>(kernel)->op().boxed().callBoxed(op, keys,
+                                                                                         stack);
+  }
+};

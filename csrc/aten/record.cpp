@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/record.h"
 
 #include <ATen/EmptyTensor.h>
@@ -385,7 +387,7 @@ bool has_default_strides(const c10::TensorImpl* tensor) {
 bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fresh,
                    Prepared& prepared) {
   const size_t first = rule.condition ? 1 : 0;
-  if (in.size() <= first || in[first].tensor == nullptr || (rule.predicate && out != nullptr)) {
+  if (in.size() <= first || in[first].tensor == nullptr) {
     return false;
   }
   const auto type = in[first].tensor->scalar_type();
@@ -431,7 +433,8 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
     }
     if (out != nullptr) {
       const auto* o = out->unsafeGetTensorImpl();
-      if (overlaps(o, tensor) || (condition && o->data() == tensor->data())) return false;
+      const bool converts = condition || tensor->dtype() != o->dtype();
+      if (overlaps(o, tensor) || (converts && o->data() == tensor->data())) return false;
     }
     prepared.in[i] = dense_view(block, tensor, condition ? DType::b8 : *dtype);
   }
@@ -443,9 +446,12 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
     }
   }
   Block* written = nullptr;
+  DType stored = rule.predicate ? DType::b8 : *dtype;
   if (out != nullptr) {
-    written = like_model(out->unsafeGetTensorImpl(), type);
+    const bool truth = rule.predicate && out->scalar_type() == c10::ScalarType::Bool;
+    written = like_model(out->unsafeGetTensorImpl(), truth ? c10::ScalarType::Bool : type);
     if (written == nullptr) return false;
+    if (!truth) stored = *dtype;
   }
   prepared.window = &hologram::device(model->device().index()).window();
   prepared.dtype = *dtype;
@@ -456,8 +462,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
     out = fresh;
     written = block_of(fresh->storage().data_ptr());
   }
-  prepared.out =
-      dense_view(written, out->unsafeGetTensorImpl(), rule.predicate ? DType::b8 : *dtype);
+  prepared.out = dense_view(written, out->unsafeGetTensorImpl(), stored);
   return true;
 }
 

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/report.h"
 
 #include <c10/util/Exception.h>

@@ -6,7 +6,7 @@
 // graph that autograd makes of that call is kept behind one node: values and gradients are the
 // CPU's, bit for bit. What a graph over aliases cannot serve - gradients of gradients, transforms
 // of functions, tensors that are looked at by a mode - is composed of operations on the device.
-#include "aten/precompiled.h"
+#include "aten/precompiled_python.h"
 
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/TensorOperators.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/runtime.h"
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -1,3 +1,5 @@
+#include "aten/precompiled.h"
+
 #include "aten/threads.h"
 
 #include <ATen/EmptyTensor.h>

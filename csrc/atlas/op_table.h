@@ -101,7 +101,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
   X(where, 3, kOrdered, kKeep, select(x != T(0), y, z), kCondition, kNoIdentity)                  \
   X(clamp, 3, kOrdered, kKeep, clamp_value(x, y, z), kNone, kNoIdentity)                          \
   X(logical_not, 1, dtype_bit(DType::b8), kKeep, T(1) - x, kInvolution | kPredicate, kNoIdentity) \
-  X(logical_and, 2, dtype_bit(DType::b8), kKeep, wrap_mul(x, y),                                  \
+  X(logical_and, 2, dtype_bit(DType::b8), kKeep, select(x < y, x, y),                             \
     kCommutative | kIdempotent | kPredicate, 1.0)                                                 \
   X(logical_or, 2, dtype_bit(DType::b8), kKeep, select(x > y, x, y),                              \
     kCommutative | kIdempotent | kPredicate, 0.0)                                                 \

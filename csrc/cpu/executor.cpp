@@ -105,7 +105,7 @@ class GroupCompiler {
  public:
   GroupCompiler(const Group& group, Isa isa)
       : group_(group),
-        kernels_(kernels_for(isa).classes[static_cast<size_t>(group.compute_class)]),
+        kernels_(choose(kernels_for(isa), group)),
         own_(kernels_.own),
         out_(std::make_unique<CompiledGroup>()) {}
 
@@ -148,6 +148,22 @@ class GroupCompiler {
     int32_t uses = 0;          // not emitted yet
     int32_t first_store = -1;  // of the list through next_store_
   };
+
+  // Groups in which everything is a truth value in memory have lanes of their own.
+  static const ClassKernels& choose(const GroupKernels& kernels, const Group& group) {
+    const auto in_memory = [](const Operand& operand) {
+      return operand.dtype == DType::b8 && operand.layout != Layout::scalar;
+    };
+    const auto truth = [](const Node& node) {
+      return node.kind == NodeKind::store ||
+             (node.dtype == DType::b8 && node.kind != NodeKind::immediate);
+    };
+    if (std::all_of(group.operands.begin(), group.operands.end(), in_memory) &&
+        std::all_of(group.nodes.begin(), group.nodes.end(), truth)) {
+      return kernels.bytes;
+    }
+    return kernels.classes[static_cast<size_t>(group.compute_class)];
+  }
 
   void check() {
     const auto& nodes = group_.nodes;
@@ -203,9 +219,10 @@ class GroupCompiler {
           }
           require(info.has(kPredicate) || info.supports_in_group(node.dtype),
                   "an operation without this dtype");
-          const bool there = info.arity == 1   ? kernels_.unary[index(node.op)] != nullptr
-                             : info.arity == 2 ? kernels_.binary[index(node.op)][0] != nullptr
-                                               : kernels_.ternary[index(node.op)][0][0] != nullptr;
+          const bool there = info.arity == 1 ? kernels_.unary[index(node.op)] != nullptr
+                             : info.arity == 2
+                                 ? kernels_.binary[index(node.op)][0] != nullptr
+                                 : kernels_.ternary[index(node.op)][0][0][0] != nullptr;
           require(there, "an operation that its class does not have");
           break;
         }
@@ -717,9 +734,10 @@ class GroupCompiler {
     finish(swapped + form_of(values_[other].place), values_[other].where);
   }
 
-  // As the operand of a ternary operation: half types are converted first.
-  bool has_ternary_place(int v) const {
-    return values_[v].place == Place::memory || values_[v].place == Place::splat;
+  // As the operand of a ternary operation: f16 is converted first.
+  bool has_ternary_place(int v) const { return has_place(v) && values_[v].place != Place::f16; }
+  static Other other_of(Place place) {
+    return place == Place::splat ? kFromSplat : place == Place::bf16 ? kFromBf16 : kFromMemory;
   }
 
   void ternary(const Node& node) {
@@ -752,16 +770,15 @@ class GroupCompiler {
     }
     if (others[0] == last || others[1] == last) spill_ternary(last);
     const Value &y = values_[others[0]], &z = values_[others[1]];
-    push(kernels_.ternary[index(node.op)][place]
-                         [(y.place == Place::splat ? 1 : 0) + (z.place == Place::splat ? 2 : 0)],
-         y.where, z.where);
+    push(kernels_.ternary[index(node.op)][place][other_of(y.place)][other_of(z.place)], y.where,
+         z.where);
     for (const int v : args) release(v);
   }
 
   // The accumulator's value gets a place that ternary operations can read.
   void spill_ternary(int v) {
     Value& value = values_[v];
-    if (value.place == Place::bf16 || value.place == Place::f16) {
+    if (value.place == Place::f16) {
       if (value.is_leaf) {
         reads_at(group_.nodes[v].a) -= value.uses;
         value.is_leaf = false;
@@ -773,9 +790,29 @@ class GroupCompiler {
 
   // ---- the frame ----
 
+  // A loop of the whole code if there is one.
+  RunCode run_of(const std::vector<Instruction>& code) const {
+    // In a loop every operand runs on, which slots do not.
+    const auto in_slot = [&](const Instruction& i) {
+      return i.x.pointer == slots_pointer_ || i.y.pointer == slots_pointer_;
+    };
+    const size_t length = code.size() - 1;
+    if (length > Loop::kMost || std::any_of(code.begin(), code.end(), in_slot)) return kernels_.run;
+    for (int i = 0; i < kernels_.loop_count; ++i) {
+      const Loop& loop = kernels_.loops[i];
+      if (static_cast<size_t>(loop.length) == length &&
+          std::equal(code.begin(), code.end() - 1, loop.code,
+                     [](const Instruction& a, AnyCode b) { return a.code == b; })) {
+        return loop.run;
+      }
+    }
+    return kernels_.run;
+  }
+
   void finish() {
     auto& out = *out_;
     out.kernels_ = &kernels_;
+    out.run_ = run_of(out.code_);
     out.class_ = group_.compute_class;
     out.operands_ = static_cast<int>(group_.operands.size());
     const auto round_up = [](size_t bytes) { return (bytes + 63) & ~size_t{63}; };
@@ -1036,8 +1073,8 @@ class GroupRun {
     }
     const int64_t whole = begin + (end - begin) / kernels_.lanes * kernels_.lanes;
     if (whole > begin) {
-      kernels_.run(group_.code_.data(), member.pointers(), begin * size_, whole * size_,
-                   member.streams, member.stream_count);
+      group_.run_(group_.code_.data(), member.pointers(), begin * size_, whole * size_,
+                  member.streams, member.stream_count);
     }
     if (whole < end) tail(member.frame, whole, end - whole);
   }
@@ -1061,7 +1098,7 @@ class GroupRun {
       std::memcpy(scratch, data, bytes);
       std::memset(scratch + bytes, 0, static_cast<size_t>(kernels_.lanes) * use.size - bytes);
     }
-    kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
+    group_.run_(group_.code_.data(), B, 0, 1, nullptr, 0);
     char* const* R = reinterpret_cast<char* const*>(frame);
     for (const auto& use : group_.uses_) {
       if (!use.stored) continue;
@@ -1114,7 +1151,7 @@ class GroupRun {
         const auto& use = group_.uses_[u];
         B[use.operand] = place_block(member, u, at, n, position, held);
       }
-      kernels_.run(group_.code_.data(), B, 0, 1, nullptr, 0);
+      group_.run_(group_.code_.data(), B, 0, 1, nullptr, 0);
       for (size_t u = 0; u < group_.uses_.size(); ++u) {
         const auto& use = group_.uses_[u];
         char* scratch = frame + use.scratch;

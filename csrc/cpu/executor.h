@@ -32,6 +32,8 @@ Parallel& serial();
 class CompiledGroup {
  public:
   size_t bytes() const noexcept;
+  // Whether all instructions are one precompiled loop (cpu/executor_code.h).
+  bool is_loop() const noexcept { return run_ != kernels_->run; }
 
  private:
   friend class GroupCompiler;
@@ -49,6 +51,7 @@ class CompiledGroup {
   };
 
   const ClassKernels* kernels_ = nullptr;
+  RunCode run_ = nullptr;
   ComputeClass class_ = ComputeClass::f32;
   std::vector<Instruction> code_;
   std::vector<Use> uses_;

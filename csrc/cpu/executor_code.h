@@ -27,6 +27,9 @@ enum Form { kMemory, kSplat, kSelf, kMemoryBf16, kMemoryF16, kSwapped, kFormCoun
 // or a splat (S).
 enum Pair { kMM, kMS, kSM, kBB, kBS, kSB, kHH, kHS, kSH, kPairCount };
 
+// Operands of a ternary operation beside the accumulator.
+enum Other { kFromMemory, kFromSplat, kFromBf16, kOtherCount };
+
 // Memory that is worth fetching ahead.
 struct Stream {
   int32_t pointer;
@@ -43,6 +46,19 @@ struct Arithmetic {
   AnyCode with_product[8][kPairCount];
 };
 
+// Runs code over blocks from byte `begin` of the class's elements to `end`.
+using RunCode = void (*)(const Instruction* code, char* const* R, long begin, long end,
+                         const Stream* streams, int stream_count);
+
+// Instructions (without the `end` that follows) as one loop. Most programs of a single operation
+// are such a sequence, and spend half of their time on the way from one instruction to the next.
+struct Loop {
+  static constexpr int kMost = 5;
+  AnyCode code[kMost];
+  int length;
+  RunCode run;
+};
+
 // The instructions of one compute class.
 struct ClassKernels {
   int lanes;  // elements of a block
@@ -57,15 +73,17 @@ struct ClassKernels {
   // The result is clean and rounded to bf16 (cpu/convert.h); f32 only, null where there is none.
   Arithmetic to_bf16;
   AnyCode binary_to_bf16[4][kFormCount];
-  // By the accumulator's place among the operands; bit 0 and 1: the first and the second of the
-  // others is a splat.
-  AnyCode ternary[kOpCount][3][4];
-  void (*run)(const Instruction* code, char* const* R, long begin, long end, const Stream* streams,
-              int stream_count);
+  // By the accumulator's place among the operands, and what the others are; null: there is none.
+  AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
+  RunCode run;  // of any code
+  static constexpr int kMostLoops = 192;
+  Loop loops[kMostLoops];
+  int loop_count;
 };
 
 struct GroupKernels {
   ClassKernels classes[3];  // by ComputeClass
+  ClassKernels bytes;       // of groups in which everything is b8, in lanes of a byte
 };
 
 const GroupKernels& baseline_kernels();

@@ -34,8 +34,8 @@ struct Lanes {
   static constexpr bool kSlow = true;  // lane by lane
 
   // The vector `k` of the block at p.
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
-    p += k * kLanes * static_cast<int>(sizeof(D));
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
+    p += k * kLanes * static_cast<long>(sizeof(D));
     Vec r;
     for (int i = 0; i < kLanes; ++i) {
       D x;
@@ -44,8 +44,8 @@ struct Lanes {
     }
     return r;
   }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
-    p += k * kLanes * static_cast<int>(sizeof(D));
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) {
+    p += k * kLanes * static_cast<long>(sizeof(D));
     for (int i = 0; i < kLanes; ++i) {
       const D y = convert<D>(static_cast<T>(x.v[i]));
       __builtin_memcpy(p + i * static_cast<int>(sizeof(D)), &y, sizeof y);
@@ -63,8 +63,8 @@ template <class T, int W>
 struct SameLanes {
   using Vec = Simd<T, W>;
   static constexpr bool kSlow = false;
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) { return load_lanes<T, W>(p + k * W); }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) { store_lanes(p + k * W, x); }
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) { return load_lanes<T, W>(p + k * W); }
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) { store_lanes(p + k * W, x); }
   HOLOGRAM_INLINE static Vec round(Vec x) { return x; }
 };
 template <int W>
@@ -76,7 +76,7 @@ struct Lanes<int64_t, DType::i64, W> : SameLanes<int64_t, W> {};
 
 // 16-bit words, one in each lane of 32 bits. (GCC 12 makes six instructions of a conversion.)
 template <int W>
-HOLOGRAM_INLINE Simd<uint32_t, W> load_words(const char* p, int k) {
+HOLOGRAM_INLINE Simd<uint32_t, W> load_words(const char* p, long k) {
   using V = Native<uint32_t, W>;
   typedef uint16_t Words __attribute__((vector_size(W / 2)));
   Words words;
@@ -91,7 +91,7 @@ HOLOGRAM_INLINE Simd<uint32_t, W> load_words(const char* p, int k) {
   return __builtin_convertvector(words, V);
 }
 template <int W>
-HOLOGRAM_INLINE void store_words(char* p, int k, Simd<uint32_t, W> x) {
+HOLOGRAM_INLINE void store_words(char* p, long k, Simd<uint32_t, W> x) {
   typedef uint16_t Words __attribute__((vector_size(W / 2)));
   Words words;
 #if defined(__x86_64__)
@@ -134,19 +134,19 @@ template <int W>
 struct Lanes<float, DType::bf16, W> {
   using Vec = Simd<float, W>;
   static constexpr bool kSlow = false;
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
     return from_bf16_bits(load_words<W>(p, k));
   }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) {
     store_words(p, k, bf16_bits(round_to_bf16(x)));
   }
   HOLOGRAM_INLINE static Vec round(Vec x) { return round_to_bf16(x); }
   HOLOGRAM_INLINE static Vec round_clean(Vec x) { return round_clean_to_bf16(x); }
   // Two vectors, `k` and the one after it; store_exact: of lanes that bf16 can hold.
-  HOLOGRAM_INLINE static void store_clean(char* p, int k, Vec x, Vec y) {
+  HOLOGRAM_INLINE static void store_clean(char* p, long k, Vec x, Vec y) {
     store_word_pairs<W>(p + k * (W / 2), round_clean_bits(x), round_clean_bits(y));
   }
-  HOLOGRAM_INLINE static void store_exact(char* p, int k, Vec x, Vec y) {
+  HOLOGRAM_INLINE static void store_exact(char* p, long k, Vec x, Vec y) {
     store_word_pairs<W>(p + k * (W / 2), x.bits(), y.bits());
   }
 };
@@ -155,7 +155,7 @@ template <int W>
 struct Lanes<float, DType::f16, W> {
   using Vec = Simd<float, W>;
   static constexpr bool kSlow = false;
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
 #if defined(__x86_64__)
     if constexpr (W == 64) {
       return Vec(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + k)));
@@ -165,7 +165,7 @@ struct Lanes<float, DType::f16, W> {
 #endif
     return from_f16_bits(load_words<W>(p, k));
   }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) {
 #if defined(__x86_64__)
     if constexpr (W == 64) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + k, _mm512_cvtps_ph(x.v, kNearest));
@@ -203,7 +203,7 @@ struct BoolLanes {
   using Wide = Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W>;
   typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
   static constexpr bool kQuick = W == 32 && sizeof(T) == 4;
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
     Bytes bytes;
     __builtin_memcpy(&bytes, p + k * kLanes, sizeof bytes);
 #if defined(__x86_64__)
@@ -215,7 +215,7 @@ struct BoolLanes {
     const Wide wide = __builtin_convertvector(bytes, Wide);
     return wide != 0 ? Vec(1).v : Vec(0).v;
   }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) {
 #if defined(__x86_64__)
     if constexpr (kQuick) {
       const __m256i wide = (__m256i)(x != Vec(0)).v;
@@ -240,6 +240,13 @@ template <int W>
 struct Lanes<double, DType::b8, W> : BoolLanes<double, W> {};
 template <int W>
 struct Lanes<int64_t, DType::b8, W> : BoolLanes<int64_t, W> {};
+template <int W>
+struct Lanes<uint8_t, DType::b8, W> : SameLanes<uint8_t, W> {
+  using Vec = Simd<uint8_t, W>;
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
+    return select(load_lanes<uint8_t, W>(p + k * W) == Vec(0), Vec(0), Vec(1));
+  }
+};
 
 // Types of half a lane's size.
 template <class T, class D, int W>
@@ -247,12 +254,12 @@ struct HalfLanes {
   using Vec = Simd<T, W>;
   static constexpr bool kSlow = false;
   typedef D Half __attribute__((vector_size(W / 2)));
-  HOLOGRAM_INLINE static Vec load(const char* p, int k) {
+  HOLOGRAM_INLINE static Vec load(const char* p, long k) {
     Half half;
     __builtin_memcpy(&half, p + k * (W / 2), sizeof half);
     return Vec(__builtin_convertvector(half, typename Vec::V));
   }
-  HOLOGRAM_INLINE static void store(char* p, int k, Vec x) {
+  HOLOGRAM_INLINE static void store(char* p, long k, Vec x) {
     const Half half = __builtin_convertvector(x.v, Half);
     __builtin_memcpy(p + k * (W / 2), &half, sizeof half);
   }
@@ -273,6 +280,7 @@ struct NoOperand {};
     static constexpr Op kOp = Op::name;                                        \
     static constexpr int kArity = arity;                                       \
     static constexpr DTypeSet kDTypes = dtypes;                                \
+    static constexpr bool kTruth = ((flags)&kPredicate) != 0;                  \
     template <class T>                                                         \
     HOLOGRAM_INLINE static T apply([[maybe_unused]] T x, [[maybe_unused]] T y, \
                                    [[maybe_unused]] T z) {                     \
@@ -320,75 +328,66 @@ struct Instructions {
     (void)a0, (void)a1, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7;
   }
 
-  // a0..a7 = f(k, a) for each k: as a loop where eight copies would be too much code.
-#define HOLOGRAM_FOR_ALL(loop, f)                                                           \
-  if constexpr (loop) {                                                                     \
-    V a[8] = {a0, a1, a2, a3, a4, a5, a6, a7};                                              \
-    for (int k = 0; k < 8; ++k) a[k] = f(k, a[k]);                                          \
-    a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5], a6 = a[6], a7 = a[7]; \
-  } else {                                                                                  \
-    a0 = f(0, a0), a1 = f(1, a1), a2 = f(2, a2), a3 = f(3, a3);                             \
-    a4 = f(4, a4), a5 = f(5, a5), a6 = f(6, a6), a7 = f(7, a7);                             \
-  }
-
+  // What an instruction does to a vector of the accumulator: Step(instruction, R, off).at(k, a) is
+  // what vector `k`, which is `a`, becomes. kRolled: eight copies of it would be too much code.
   template <DType dtype>
-  static void load(HOLOGRAM_STATE) {
+  struct Load {
     using L = Lanes<T, dtype, W>;
-    const char* p = address<Element<dtype>>(ip->x, R, off);
-#define HOLOGRAM_Y(k, a) L::load(p, k).v
-    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
-  static void load_splat(HOLOGRAM_STATE) {
-    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = splat(ip->x, R).v;
-    HOLOGRAM_NEXT;
-  }
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Load(const Instruction& i, char* const* R, long off)
+        : p(address<Element<dtype>>(i.x, R, off)) {}
+    HOLOGRAM_INLINE V at(long k, V) const { return L::load(p, k).v; }
+    const char* p;
+  };
+  struct LoadSplat {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE LoadSplat(const Instruction& i, char* const* R, long) : v(splat(i.x, R)) {}
+    HOLOGRAM_INLINE V at(long, V) const { return v.v; }
+    Vec v;
+  };
   template <DType dtype>
-  static void store(HOLOGRAM_STATE) {
+  struct Store {
     using L = Lanes<T, dtype, W>;
-    char* p = address<Element<dtype>>(ip->x, R, off);
-#define HOLOGRAM_Y(k, a) (L::store(p, k, a), a)
-    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Store(const Instruction& i, char* const* R, long off)
+        : p(address<Element<dtype>>(i.x, R, off)) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      L::store(p, k, a);
+      return a;
+    }
+    char* p;
+  };
   template <DType dtype>
-  static void round(HOLOGRAM_STATE) {
+  struct Round {
     using L = Lanes<T, dtype, W>;
-#define HOLOGRAM_Y(k, a) L::round(a).v
-    HOLOGRAM_FOR_ALL(L::kSlow, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
-
-  // bf16 from clean lanes (cpu/convert.h).
-  static void store_clean(HOLOGRAM_STATE) {
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Round(const Instruction&, char* const*, long) {}
+    HOLOGRAM_INLINE V at(long, V a) const { return L::round(a).v; }
+  };
+  // To bf16, of clean lanes (cpu/convert.h).
+  struct RoundClean {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE RoundClean(const Instruction&, char* const*, long) {}
+    HOLOGRAM_INLINE V at(long, V a) const { return Lanes<float, DType::bf16, W>::round_clean(a).v; }
+  };
+  // bf16 from clean lanes, or from values that bf16 can hold; two vectors at a time.
+  template <bool exact>
+  struct StorePairs {
     using L = Lanes<float, DType::bf16, W>;
-    char* p = address<Bf16>(ip->x, R, off);
-    L::store_clean(p, 0, a0, a1);
-    L::store_clean(p, 2, a2, a3);
-    L::store_clean(p, 4, a4, a5);
-    L::store_clean(p, 6, a6, a7);
-    HOLOGRAM_NEXT;
-  }
-  // From values that bf16 can hold.
-  static void store_exact(HOLOGRAM_STATE) {
-    using L = Lanes<float, DType::bf16, W>;
-    char* p = address<Bf16>(ip->x, R, off);
-    L::store_exact(p, 0, a0, a1);
-    L::store_exact(p, 2, a2, a3);
-    L::store_exact(p, 4, a4, a5);
-    L::store_exact(p, 6, a6, a7);
-    HOLOGRAM_NEXT;
-  }
-  static void round_clean(HOLOGRAM_STATE) {
-    using L = Lanes<float, DType::bf16, W>;
-#define HOLOGRAM_Y(k, a) L::round_clean(a).v
-    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE StorePairs(const Instruction& i, char* const* R, long off)
+        : p(address<Bf16>(i.x, R, off)) {}
+    HOLOGRAM_INLINE void pair(long k, V a, V b) const {
+      if constexpr (exact) {
+        L::store_exact(p, k, a, b);
+      } else {
+        L::store_clean(p, k, a, b);
+      }
+    }
+    char* p;
+  };
+  using StoreClean = StorePairs<false>;
+  using StoreExact = StorePairs<true>;
 
   // The accumulator as operand `place` of the row, y and z as the others in order.
   template <class Row, int place>
@@ -407,17 +406,17 @@ struct Instructions {
     using D = Element<dtype>;
     HOLOGRAM_INLINE FromMemory(const Reference& r, char* const* R, long off)
         : p(address<D>(r, R, off)) {}
-    HOLOGRAM_INLINE Vec get(int k, V) const { return Lanes<T, dtype, W>::load(p, k); }
+    HOLOGRAM_INLINE Vec get(long k, V) const { return Lanes<T, dtype, W>::load(p, k); }
     const char* p;
   };
   struct FromSplat {
     HOLOGRAM_INLINE FromSplat(const Reference& r, char* const* R, long) : v(splat(r, R)) {}
-    HOLOGRAM_INLINE Vec get(int, V) const { return v; }
+    HOLOGRAM_INLINE Vec get(long, V) const { return v; }
     Vec v;
   };
   struct FromSelf {  // the accumulator itself
     HOLOGRAM_INLINE FromSelf(const Reference&, char* const*, long) {}
-    HOLOGRAM_INLINE Vec get(int, V a) const { return a; }
+    HOLOGRAM_INLINE Vec get(long, V a) const { return a; }
   };
 
   // What becomes of the result of an operation.
@@ -429,25 +428,29 @@ struct Instructions {
   };
 
   template <class Row, int place, class Y, class Z, class Rounding = AsItIs>
-  static void operate(HOLOGRAM_STATE) {
-    const Y y(ip->x, R, off);
-    const Z z(ip->y, R, off);
-#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)))
-    HOLOGRAM_FOR_ALL((is_heavy<T, W>(Row::kOp)), HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
+  struct Operate {
+    static constexpr bool kRolled = is_heavy<T, W>(Row::kOp);
+    HOLOGRAM_INLINE Operate(const Instruction& i, char* const* R, long off)
+        : y(i.x, R, off), z(i.y, R, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      return Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)));
+    }
+    Y y;
+    Z z;
+  };
 
   // Both operands beside the accumulator, which is overwritten.
   template <class Row, class X, class Y, class Rounding = AsItIs>
-  static void start(HOLOGRAM_STATE) {
-    const X x(ip->x, R, off);
-    const Y y(ip->y, R, off);
-#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a)))
-    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
-    HOLOGRAM_NEXT;
-  }
+  struct Start {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE Start(const Instruction& i, char* const* R, long off)
+        : x(i.x, R, off), y(i.y, R, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      return Rounding::apply(compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a)));
+    }
+    X x;
+    Y y;
+  };
 
   // A bf16 product is clean: the compiler sees to that.
   template <DType dtype>
@@ -461,27 +464,48 @@ struct Instructions {
 
   // The row of the accumulator, as operand `place`, and the product of two others.
   template <class Row, int place, DType dtype, class X, class Y, class Rounding = AsItIs>
-  static void multiply_then(HOLOGRAM_STATE) {
-    const X x(ip->x, R, off);
-    const Y y(ip->y, R, off);
-    const auto product = [&](int k, V a) __attribute__((always_inline)) {
-      return round_product<dtype>(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a)));
-    };
-#define HOLOGRAM_Y(k, a) Rounding::apply(compute<Row, place>(a, product(k, a), Vec(a)))
-    HOLOGRAM_FOR_ALL(false, HOLOGRAM_Y)
-#undef HOLOGRAM_Y
+  struct MultiplyThen {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE MultiplyThen(const Instruction& i, char* const* R, long off)
+        : x(i.x, R, off), y(i.y, R, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      const Vec product =
+          round_product<dtype>(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a)));
+      return Rounding::apply(compute<Row, place>(a, product, Vec(a)));
+    }
+    X x;
+    Y y;
+  };
+
+  // A step as an instruction.
+  template <class Step>
+  static void instruction(HOLOGRAM_STATE) {
+    const Step step(*ip, R, off);
+    if constexpr (requires { &Step::pair; }) {
+      step.pair(0, a0, a1);
+      step.pair(2, a2, a3);
+      step.pair(4, a4, a5);
+      step.pair(6, a6, a7);
+    } else if constexpr (Step::kRolled) {
+      V a[8] = {a0, a1, a2, a3, a4, a5, a6, a7};
+      for (int k = 0; k < 8; ++k) a[k] = step.at(k, a[k]);
+      a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5], a6 = a[6], a7 = a[7];
+    } else {
+      a0 = step.at(0, a0), a1 = step.at(1, a1), a2 = step.at(2, a2), a3 = step.at(3, a3);
+      a4 = step.at(4, a4), a5 = step.at(5, a5), a6 = step.at(6, a6), a7 = step.at(7, a7);
+    }
     HOLOGRAM_NEXT;
   }
-
-  static constexpr DType kOwn = std::is_same_v<T, float>    ? DType::f32
-                                : std::is_same_v<T, double> ? DType::f64
-                                                            : DType::i64;
-  using Memory = FromMemory<kOwn>;
-
-  template <class Function>
-  static AnyCode any(Function* function) {
-    return reinterpret_cast<AnyCode>(function);
+  template <class Step>
+  static AnyCode code_of() {
+    return reinterpret_cast<AnyCode>(instruction<Step>);
   }
+
+  static constexpr DType kOwn = std::is_same_v<T, float>     ? DType::f32
+                                : std::is_same_v<T, double>  ? DType::f64
+                                : std::is_same_v<T, int64_t> ? DType::i64
+                                                             : DType::b8;
+  using Memory = FromMemory<kOwn>;
 
   template <class Row>
   static void add_row(ClassKernels& kernels) {
@@ -489,7 +513,7 @@ struct Instructions {
     if constexpr ((Row::kDTypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
       return;
     } else if constexpr (Row::kArity == 1) {
-      kernels.unary[op] = any(operate<Row, 0, FromSelf, FromSelf>);
+      kernels.unary[op] = code_of<Operate<Row, 0, FromSelf, FromSelf>>();
     } else if constexpr (Row::kArity == 2) {
       add_forms<Row, AsItIs>(kernels.binary[op]);
     } else {
@@ -501,40 +525,49 @@ struct Instructions {
   }
   template <class Row, int place, class Table>
   static void add_places(Table& row) {
-    row[place][0] = any(operate<Row, place, Memory, Memory>);
-    row[place][1] = any(operate<Row, place, FromSplat, Memory>);
-    row[place][2] = any(operate<Row, place, Memory, FromSplat>);
-    row[place][3] = any(operate<Row, place, FromSplat, FromSplat>);
+    add_third<Row, place, Memory>(row[place], kFromMemory);
+    add_third<Row, place, FromSplat>(row[place], kFromSplat);
+    if constexpr (std::is_same_v<T, float>) {
+      add_third<Row, place, FromMemory<DType::bf16>>(row[place], kFromBf16);
+    }
+  }
+  template <class Row, int place, class Y>
+  static void add_third(AnyCode (&row)[kOtherCount][kOtherCount], Other y) {
+    row[y][kFromMemory] = code_of<Operate<Row, place, Y, Memory>>();
+    row[y][kFromSplat] = code_of<Operate<Row, place, Y, FromSplat>>();
+    if constexpr (std::is_same_v<T, float>) {
+      row[y][kFromBf16] = code_of<Operate<Row, place, Y, FromMemory<DType::bf16>>>();
+    }
   }
   template <class Row, class Rounding>
   static void add_forms(AnyCode* row) {
-    row[kMemory] = any(operate<Row, 0, Memory, FromSelf, Rounding>);
-    row[kSplat] = any(operate<Row, 0, FromSplat, FromSelf, Rounding>);
-    row[kSelf] = any(operate<Row, 0, FromSelf, FromSelf, Rounding>);
-    row[kSwapped + kMemory] = any(operate<Row, 1, Memory, FromSelf, Rounding>);
-    row[kSwapped + kSplat] = any(operate<Row, 1, FromSplat, FromSelf, Rounding>);
+    row[kMemory] = code_of<Operate<Row, 0, Memory, FromSelf, Rounding>>();
+    row[kSplat] = code_of<Operate<Row, 0, FromSplat, FromSelf, Rounding>>();
+    row[kSelf] = code_of<Operate<Row, 0, FromSelf, FromSelf, Rounding>>();
+    row[kSwapped + kMemory] = code_of<Operate<Row, 1, Memory, FromSelf, Rounding>>();
+    row[kSwapped + kSplat] = code_of<Operate<Row, 1, FromSplat, FromSelf, Rounding>>();
     if constexpr (std::is_same_v<T, float>) {
       using MemoryBf16 = FromMemory<DType::bf16>;
       using MemoryF16 = FromMemory<DType::f16>;
-      row[kMemoryBf16] = any(operate<Row, 0, MemoryBf16, FromSelf, Rounding>);
-      row[kMemoryF16] = any(operate<Row, 0, MemoryF16, FromSelf, Rounding>);
-      row[kSwapped + kMemoryBf16] = any(operate<Row, 1, MemoryBf16, FromSelf, Rounding>);
-      row[kSwapped + kMemoryF16] = any(operate<Row, 1, MemoryF16, FromSelf, Rounding>);
+      row[kMemoryBf16] = code_of<Operate<Row, 0, MemoryBf16, FromSelf, Rounding>>();
+      row[kMemoryF16] = code_of<Operate<Row, 0, MemoryF16, FromSelf, Rounding>>();
+      row[kSwapped + kMemoryBf16] = code_of<Operate<Row, 1, MemoryBf16, FromSelf, Rounding>>();
+      row[kSwapped + kMemoryF16] = code_of<Operate<Row, 1, MemoryF16, FromSelf, Rounding>>();
     }
   }
   template <class Row, class M, DType dtype, class Rounding>
   static void add_pairs(Arithmetic& table, Pair first) {
     constexpr size_t op = static_cast<size_t>(Row::kOp);
     AnyCode* start_row = table.start[op] + first;
-    start_row[0] = any(start<Row, M, M, Rounding>);
-    start_row[1] = any(start<Row, M, FromSplat, Rounding>);
-    start_row[2] = any(start<Row, FromSplat, M, Rounding>);
+    start_row[0] = code_of<Start<Row, M, M, Rounding>>();
+    start_row[1] = code_of<Start<Row, M, FromSplat, Rounding>>();
+    start_row[2] = code_of<Start<Row, FromSplat, M, Rounding>>();
     AnyCode* product_row = table.with_product[op] + first;
-    product_row[0] = any(multiply_then<Row, 0, dtype, M, M, Rounding>);
-    product_row[1] = any(multiply_then<Row, 0, dtype, M, FromSplat, Rounding>);
+    product_row[0] = code_of<MultiplyThen<Row, 0, dtype, M, M, Rounding>>();
+    product_row[1] = code_of<MultiplyThen<Row, 0, dtype, M, FromSplat, Rounding>>();
     product_row = table.with_product[4 + op] + first;
-    product_row[0] = any(multiply_then<Row, 1, dtype, M, M, Rounding>);
-    product_row[1] = any(multiply_then<Row, 1, dtype, M, FromSplat, Rounding>);
+    product_row[0] = code_of<MultiplyThen<Row, 1, dtype, M, M, Rounding>>();
+    product_row[1] = code_of<MultiplyThen<Row, 1, dtype, M, FromSplat, Rounding>>();
   }
   // Of add, sub, mul and div: what takes more than one operand from memory, or rounds to bf16.
   template <class Row>
@@ -553,9 +586,9 @@ struct Instructions {
   }
   template <DType dtype>
   static void add_dtype(ClassKernels& kernels) {
-    kernels.load[static_cast<size_t>(dtype)] = any(load<dtype>);
-    kernels.store[static_cast<size_t>(dtype)] = any(store<dtype>);
-    kernels.round[static_cast<size_t>(dtype)] = any(round<dtype>);
+    kernels.load[static_cast<size_t>(dtype)] = code_of<Load<dtype>>();
+    kernels.store[static_cast<size_t>(dtype)] = code_of<Store<dtype>>();
+    kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
   }
 
   // Blocks from byte `begin` of T to `end`, with the streams' memory fetched ahead.
@@ -574,36 +607,245 @@ struct Instructions {
     }
   }
 
+  // ---- sequences of instructions as loops ----
+
+  // Steps that follow one another, on four vectors.
+  template <class... Steps>
+  struct Chain {
+    HOLOGRAM_INLINE Chain(const Instruction*, char* const*, long) {}
+    HOLOGRAM_INLINE void at(long, V (&)[4]) const {}
+  };
+  template <class First, class... Rest>
+  struct Chain<First, Rest...> {
+    HOLOGRAM_INLINE Chain(const Instruction* code, char* const* R, long off)
+        : first(*code, R, off), rest(code + 1, R, off) {}
+    HOLOGRAM_INLINE void at(long k, V (&a)[4]) const {
+      if constexpr (requires { &First::pair; }) {
+        first.pair(k, a[0], a[1]);
+        first.pair(k + 2, a[2], a[3]);
+      } else {
+        a[0] = first.at(k, a[0]), a[1] = first.at(k + 1, a[1]);
+        a[2] = first.at(k + 2, a[2]), a[3] = first.at(k + 3, a[3]);
+      }
+      rest.at(k, a);
+    }
+    First first;
+    Chain<Rest...> rest;
+  };
+
+  // Vectors of the blocks from byte `begin` to `end`.
+  HOLOGRAM_INLINE static long vectors(long begin, long end) {
+    return (end - begin + 8 * W - 1) / (8 * W) * 8;
+  }
+  template <class... Steps>
+  static void loop(const Instruction* code, char* const* R, long begin, long end, const Stream*,
+                   int) {
+    const Chain<Steps...> chain(code, R, begin);
+    const long count = vectors(begin, end);
+    for (long k = 0; k < count; k += 4) {
+      V a[4] = {};
+      chain.at(k, a);
+    }
+  }
+  // A splat, stored: what the first vector has become is the pattern of the rest.
+  template <DType dtype>
+  static void fill(const Instruction* code, char* const* R, long begin, long end, const Stream*,
+                   int) {
+    const LoadSplat splat(code[0], R, begin);
+    const Store<dtype> store(code[1], R, begin);
+    char block[8 * W * sizeof(Element<dtype>) / sizeof(T)];
+    for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(block, k, splat.v);
+    const auto pattern = load_lanes<uint8_t, W>(block);
+    const long count = vectors(begin, end) * W * static_cast<long>(sizeof(Element<dtype>)) /
+                       static_cast<long>(sizeof(T));
+    long i = 0;
+    for (; i + 4 * W <= count; i += 4 * W) {
+      // Nothing is read here that would make the processor fetch lines before they are written.
+      for (int at = 0; at < 4 * W; at += 64) __builtin_prefetch(store.p + i + 2048 + at, 1);
+      store_lanes(store.p + i, pattern);
+      store_lanes(store.p + i + W, pattern);
+      store_lanes(store.p + i + 2 * W, pattern);
+      store_lanes(store.p + i + 3 * W, pattern);
+    }
+    for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
+    if (i < count) __builtin_memcpy(store.p + i, block, static_cast<size_t>(count - i));
+  }
+  // Operations on the bits of half types: what is kept of them, and what is turned over.
+  // `stored`: the place of the store in the code.
+  template <uint16_t kept, uint16_t turned, int stored>
+  static void change_bits(const Instruction* code, char* const* R, long begin, long end,
+                          const Stream*, int) {
+    using Words = Simd<uint16_t, W>;
+    const char* from = address<Bf16>(code[0].x, R, begin);
+    char* to = address<Bf16>(code[stored].x, R, begin);
+    const long count = vectors(begin, end) * (W / 2);
+#pragma GCC unroll 4
+    for (long i = 0; i < count; i += W) {
+      const auto words = load_lanes<uint16_t, W>(from + i);
+      store_lanes(to + i, (words & Words(kept)) ^ Words(turned));
+    }
+  }
+
+  template <class... Steps>
+  static void add_run(ClassKernels& kernels, RunCode run) {
+    static_assert(sizeof...(Steps) <= Loop::kMost);
+    if (kernels.loop_count == ClassKernels::kMostLoops) __builtin_trap();
+    Loop& added = kernels.loops[kernels.loop_count++];
+    ((added.code[added.length++] = code_of<Steps>()), ...);
+    added.run = run;
+  }
+  template <class... Steps>
+  static void add_loop(ClassKernels& kernels) {
+    if constexpr (!(Steps::kRolled || ...)) add_run<Steps...>(kernels, loop<Steps...>);
+  }
+  // A row on memory of `dtype`, which is M to an operation.
+  template <class Row, DType dtype, class M, class Stored>
+  static void add_unary_or_pair(ClassKernels& kernels) {
+    if constexpr (Row::kArity == 1) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSelf, FromSelf>, Stored>(kernels);
+    } else if constexpr (Row::kArity == 2 && Row::kOp <= Op::div) {
+      add_loop<Start<Row, M, M>, Stored>(kernels);
+    } else if constexpr (Row::kArity == 2) {
+      add_loop<Load<dtype>, Operate<Row, 0, M, FromSelf>, Stored>(kernels);
+    }
+  }
+  // The same beside numbers.
+  template <class Row, DType dtype, class M, class Stored>
+  static void add_with_splat(ClassKernels& kernels) {
+    if constexpr (Row::kArity == 2 && Row::kOp <= Op::div) {
+      add_loop<Start<Row, M, FromSplat>, Stored>(kernels);
+      add_loop<Start<Row, FromSplat, M>, Stored>(kernels);
+    } else if constexpr (Row::kArity == 2) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSelf>, Stored>(kernels);
+    } else if constexpr (Row::kOp == Op::clamp) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSplat>, Stored>(kernels);
+    }
+  }
+  template <class Row>
+  static void add_loops(ClassKernels& kernels) {
+    using F32 = Store<DType::f32>;
+    using B8 = Store<DType::b8>;
+    using Bf16Memory = FromMemory<DType::bf16>;
+    constexpr bool exact = Row::kOp == Op::maximum || Row::kOp == Op::minimum ||
+                           Row::kOp == Op::relu || Row::kOp == Op::floor || Row::kOp == Op::ceil ||
+                           Row::kOp == Op::round || Row::kOp == Op::trunc;
+    if constexpr (std::is_same_v<T, float> && (Row::kDTypes & dtype_bit(kOwn)) != 0 &&
+                  !is_heavy<T, W>(Row::kOp)) {
+      add_unary_or_pair<Row, DType::f32, Memory, F32>(kernels);
+      add_with_splat<Row, DType::f32, Memory, F32>(kernels);
+      add_unary_or_pair<Row, DType::bf16, Bf16Memory,
+                        std::conditional_t<exact, StoreExact, StoreClean>>(kernels);
+      add_with_splat<Row, DType::bf16, Bf16Memory, StoreClean>(kernels);
+      if constexpr (exact || Row::kOp == Op::clamp) {  // numbers that bf16 has
+        add_with_splat<Row, DType::bf16, Bf16Memory, StoreExact>(kernels);
+      }
+      if constexpr (Row::kTruth) {
+        add_unary_or_pair<Row, DType::f32, Memory, B8>(kernels);
+        add_with_splat<Row, DType::f32, Memory, B8>(kernels);
+        add_unary_or_pair<Row, DType::bf16, Bf16Memory, B8>(kernels);
+        add_with_splat<Row, DType::bf16, Bf16Memory, B8>(kernels);
+      }
+    } else if constexpr (std::is_same_v<T, uint8_t> && Row::kTruth) {
+      add_unary_or_pair<Row, DType::b8, Memory, B8>(kernels);
+    }
+  }
+  // What torch has as one operation, as its composite (aten/composites.cpp) comes out compiled.
+  template <DType dtype, class M, class Stored>
+  static void add_composites(ClassKernels& kernels) {
+    using S = FromSplat;
+    using Self = FromSelf;
+    using Loaded = Load<dtype>;
+    // a + b * c, a + value * b, a + (value * b) * c, a + b / c, a + value * b / c
+    add_loop<Loaded, Operate<group_row_fma, 0, M, M>, Stored>(kernels);
+    add_loop<Loaded, Operate<group_row_fma, 2, S, M>, Stored>(kernels);
+    add_loop<Start<group_row_mul, M, S>, Operate<group_row_fma, 0, M, M>, Stored>(kernels);
+    add_loop<Start<group_row_div, M, M>, Operate<group_row_add, 0, M, Self>, Stored>(kernels);
+    add_loop<Start<group_row_mul, M, S>, Operate<group_row_div, 0, M, Self>,
+             Operate<group_row_add, 0, M, Self>, Stored>(kernels);
+    // lerp
+    add_loop<Start<group_row_sub, M, M>, Operate<group_row_fma, 1, S, M>, Stored>(kernels);
+    // hardswish
+    add_loop<Start<group_row_add, M, S>, Operate<group_row_clamp, 0, S, S>,
+             Operate<group_row_mul, 1, M, Self>, Operate<group_row_div, 0, S, Self>, Stored>(
+        kernels);
+    // the derivatives of threshold, tanh and sigmoid
+    add_loop<Loaded, Operate<group_row_le, 0, S, Self>, Operate<group_row_where, 0, S, M>, Stored>(
+        kernels);
+    add_loop<Loaded, Operate<group_row_neg, 0, Self, Self>, Operate<group_row_fma, 0, M, S>,
+             Operate<group_row_mul, 0, M, Self>, Stored>(kernels);
+    add_loop<Start<group_row_sub, S, M>, Operate<group_row_mul, 0, M, Self>,
+             Operate<group_row_mul, 1, M, Self>, Stored>(kernels);
+  }
+  // Copies, and what changes bits only.
+  static void add_moves(ClassKernels& kernels) {
+    add_loop<Load<kOwn>, Store<kOwn>>(kernels);
+    if constexpr (std::is_same_v<T, float>) {
+      using Neg = Operate<group_row_neg, 0, FromSelf, FromSelf>;
+      using Abs = Operate<group_row_abs, 0, FromSelf, FromSelf>;
+      constexpr uint16_t kSign = 0x8000, kRest = 0x7fff, kAll = 0xffff;
+      using Bf16Memory = FromMemory<DType::bf16>;
+      using WhereBf16 = Operate<group_row_where, 0, Bf16Memory, Bf16Memory>;
+      add_loop<Load<DType::b8>, Operate<group_row_where, 0, Memory, Memory>, Store<DType::f32>>(
+          kernels);
+      add_loop<Load<DType::b8>, WhereBf16, StoreExact>(kernels);
+      add_composites<DType::f32, Memory, Store<DType::f32>>(kernels);
+      add_composites<DType::bf16, Bf16Memory, StoreClean>(kernels);
+      add_run<LoadSplat, Store<DType::f32>>(kernels, fill<DType::f32>);
+      add_run<LoadSplat, Store<DType::bf16>>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, StoreClean>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, StoreExact>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, Store<DType::f16>>(kernels, fill<DType::f16>);
+      add_run<LoadSplat, Store<DType::b8>>(kernels, fill<DType::b8>);
+      add_run<Load<DType::bf16>, StoreExact>(kernels, change_bits<kAll, 0, 1>);
+      add_run<Load<DType::f16>, Store<DType::f16>>(kernels, change_bits<kAll, 0, 1>);
+      add_run<Load<DType::bf16>, Neg, StoreExact>(kernels, change_bits<kAll, kSign, 2>);
+      add_run<Load<DType::bf16>, Abs, StoreExact>(kernels, change_bits<kRest, 0, 2>);
+      add_run<Load<DType::f16>, Neg, Store<DType::f16>>(kernels, change_bits<kAll, kSign, 2>);
+      add_run<Load<DType::f16>, Abs, Store<DType::f16>>(kernels, change_bits<kRest, 0, 2>);
+    }
+  }
+
   static ClassKernels make() {
     ClassKernels kernels{};
     kernels.lanes = kLanes;
     kernels.own = kOwn;
-    kernels.load_splat = any(load_splat);
-    kernels.end = any(end);
+    kernels.load_splat = code_of<LoadSplat>();
+    kernels.end = reinterpret_cast<AnyCode>(end);
     kernels.run = run;
     add_dtype<DType::b8>(kernels);
-    add_dtype<DType::u8>(kernels);
-    add_dtype<DType::i8>(kernels);
-    add_dtype<DType::i16>(kernels);
-    add_dtype<DType::i32>(kernels);
-    add_dtype<DType::i64>(kernels);
-    add_dtype<DType::f16>(kernels);
-    add_dtype<DType::bf16>(kernels);
-    add_dtype<DType::f32>(kernels);
-    add_dtype<DType::f64>(kernels);
+    if constexpr (!std::is_same_v<T, uint8_t>) {
+      add_dtype<DType::u8>(kernels);
+      add_dtype<DType::i8>(kernels);
+      add_dtype<DType::i16>(kernels);
+      add_dtype<DType::i32>(kernels);
+      add_dtype<DType::i64>(kernels);
+      add_dtype<DType::f16>(kernels);
+      add_dtype<DType::bf16>(kernels);
+      add_dtype<DType::f32>(kernels);
+      add_dtype<DType::f64>(kernels);
+    }
     if constexpr (std::is_same_v<T, float>) {
-      kernels.round_clean = any(round_clean);
-      kernels.store_clean = any(store_clean);
-      kernels.store_exact = any(store_exact);
+      kernels.round_clean = code_of<RoundClean>();
+      kernels.store_clean = code_of<StoreClean>();
+      kernels.store_exact = code_of<StoreExact>();
     }
 #define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
   add_row<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
-    add_arithmetic<group_row_add>(kernels);
-    add_arithmetic<group_row_sub>(kernels);
-    add_arithmetic<group_row_mul>(kernels);
-    add_arithmetic<group_row_div>(kernels);
+    if constexpr (!std::is_same_v<T, uint8_t>) {
+      add_arithmetic<group_row_add>(kernels);
+      add_arithmetic<group_row_sub>(kernels);
+      add_arithmetic<group_row_mul>(kernels);
+      add_arithmetic<group_row_div>(kernels);
+    }
+    if constexpr (W > 16) {  // machines with the baseline alone are few, and compilation takes time
+      add_moves(kernels);
+#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
+  add_loops<group_row_##name>(kernels);
+      HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+    }
     return kernels;
   }
 };
@@ -613,6 +855,7 @@ void make_kernels(GroupKernels& kernels) {
   kernels.classes[static_cast<size_t>(ComputeClass::f32)] = Instructions<float, W>::make();
   kernels.classes[static_cast<size_t>(ComputeClass::f64)] = Instructions<double, W>::make();
   kernels.classes[static_cast<size_t>(ComputeClass::i64)] = Instructions<int64_t, W>::make();
+  kernels.bytes = Instructions<uint8_t, W>::make();
 }
 
 }  // namespace hologram::cpu

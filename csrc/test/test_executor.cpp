@@ -423,6 +423,49 @@ TEST(executor_every_operation_in_every_form) {
   }
 }
 
+// An operation alone on dense memory, or beside numbers, is a loop, whose results are those of the
+// operation in a longer program.
+TEST(executor_operations_alone_are_loops) {
+  Random random(21);
+  const auto is_alone = [&](const Group& group, bool loop) {
+    for (const Isa isa : sets()) {
+      if (loop && isa != Isa::baseline) CHECK(compile(group, isa)->is_loop());
+    }
+    for (const int64_t count : {1, 63, 64, 65, 128, 1000, 4097}) {
+      if (!check_group(group, make_scene(group, {count}, random), "alone")) return false;
+    }
+    return true;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::b8}) {
+    for (int i = 0; i < kOpCount; ++i) {
+      const Op op = static_cast<Op>(i);
+      const OpInfo& info = op_info(op);
+      const bool logical = !info.supports(DType::f32);
+      if (logical != (dtype == DType::b8) || !info.supports_in_group(dtype)) continue;
+      const bool heavy = op >= Op::exp && op <= Op::pow;
+      const bool common = dtype != DType::f16 || op == Op::neg || op == Op::abs;
+      for (const bool number : {false, true}) {
+        Builder b(ComputeClass::f32);
+        uint16_t args[3] = {};
+        for (int k = 0; k < info.arity; ++k) {
+          const DType own = k == 0 && info.has(kCondition) ? DType::b8 : dtype;
+          args[k] = number && k > 0 ? b.immediate(own) : b.load(b.operand(own));
+        }
+        const DType result = info.has(kPredicate) ? DType::b8 : dtype;
+        b.store(b.op(op, result, args[0], args[1], args[2]), b.operand(result));
+        // Two numbers beside a tensor are what clamp has, two tensors the others.
+        const bool usual = info.arity < 3 ? !number || !logical : number == (op == Op::clamp);
+        if (!is_alone(b.group, usual && !heavy && common)) return;
+      }
+    }
+    // Copies and fills.
+    Builder copy(ComputeClass::f32), fill(ComputeClass::f32);
+    copy.store(copy.load(copy.operand(dtype)), copy.operand(dtype));
+    fill.store(fill.immediate(dtype), fill.operand(dtype));
+    if (!is_alone(copy.group, true) || !is_alone(fill.group, true)) return;
+  }
+}
+
 namespace {
 
 // The algebra of a row that only groups have, on pairs of numbers of its dtypes.
