@@ -79,6 +79,29 @@ def device_check_table() -> str:
     return "".join(f'"{name}",\n' for name in names)
 
 
+def autocast_table() -> str:
+    """The operators of torch's autocast lists with what becomes of their arguments, as C rows."""
+    header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+    lists = {
+        "LOWER_PRECISION_FP": "lower_precision_fp",
+        "FP32": "fp32",
+        "FP32_SET_OPT_DTYPE": "fp32_set_opt_dtype",
+        "PROMOTE": "promote",
+    }
+    rows = []
+    for macro, policy in lists.items():
+        found = re.search(
+            rf"#define AT_FORALL_{macro}\(_\)((?:[^\n]*\\\n)+[^\n]*)", header.read_text()
+        )
+        names = re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found.group(1)) if found else []
+        if not names:
+            raise SystemExit(f"no AT_FORALL_{macro} found in {header}")
+        for name, overload in names:
+            full = f"{name}.{overload}" if overload else name
+            rows.append(f'{{Policy::{policy}, "{full}"}},\n')
+    return "".join(rows)
+
+
 # Translation units the quick kernels are spread over: small enough to compile side by side.
 QUICK_UNITS = 4
 
@@ -134,11 +157,29 @@ def write_quick_kernels() -> list[str]:
     return sources
 
 
+# Files of csrc/aten that are compiled as one: pybind11 and torch's headers about Python and about
+# autograd take ten seconds in each that includes them.
+TOGETHER = (
+    ("bindings", "explain", "measure", "memory_trace"),
+    ("custom", "rnn", "autograd_threads", "dlpack_api", "python_methods"),
+)
+
+
+def write_units() -> list[str]:
+    """Writes a file for each of TOGETHER that includes its members."""
+    paths = [Path(f"build/generated/python_{i}.cpp") for i in range(len(TOGETHER))]
+    for path, members in zip(paths, TOGETHER, strict=True):
+        lines = ["// Written by setup.py.", *(f'#include "aten/{name}.cpp"' for name in members)]
+        write_if_changed(ROOT / path, "\n".join([*lines, ""]))
+    return [str(path) for path in paths]
+
+
 # "address" compiles the extension with gcc's AddressSanitizer; `make test-asan` says how to run it.
 SANITIZE = os.environ.get("HOLOGRAM_SANITIZE", "")
 SANITIZE_FLAGS = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"] if SANITIZE else []
 
 write_if_changed(ROOT / "build/generated/device_check.inc", device_check_table())
+write_if_changed(ROOT / "build/generated/autocast.inc", autocast_table())
 write_if_changed(
     ROOT / "torch_hologram/_build_info.py",
     "# Written by setup.py.\n"
@@ -148,10 +189,9 @@ write_if_changed(
 )
 
 
-# The headers of csrc/aten that are compiled once. Files include "aten/precompiled.h", say: in each
-# folder of the include path the compiler looks for the result first, and FOLDER is the first.
-PRECOMPILED = ("precompiled.h", "precompiled_python.h")
-FOLDER = ROOT / "build/temp/precompiled"
+# csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
+# include path the compiler looks for the result first, and this folder is the first.
+PRECOMPILED = ROOT / "build/temp/precompiled"
 
 
 class build_ext(BuildExtension):
@@ -167,37 +207,31 @@ class build_ext(BuildExtension):
         super().build_extensions()
 
     def precompile(self) -> None:
-        """Compiles the headers of PRECOMPILED with the flags that BuildExtension will use.
+        """Compiles csrc/aten/precompiled.h with the flags that BuildExtension will use.
 
         With other flags the compiler would read the header instead, which only takes longer.
         """
         (extension,) = self.extensions
+        header = ROOT / "csrc/aten/precompiled.h"
+        result = PRECOMPILED / "aten" / "precompiled.h.gch"
         compiler = shlex.split(get_cxx_compiler())
-        flags = [
+        command = [
+            *compiler,
             *self.compiler.compiler_so[1:],
             # "system": whoever wrote these headers has seen their warnings.
             *(f"-isystem{folder}" for folder in (*extension.include_dirs, *self.include_dirs)),
             *extension.extra_compile_args,
+            *("-x", "c++-header", str(header), "-o", str(result)),
         ]
-        headers = [ROOT / "csrc/aten" / name for name in PRECOMPILED]
         version = subprocess.check_output([*compiler, "--version"], text=True)
-        texts = [header.read_text() for header in headers]
-        made_from = "\n".join([shlex.join([*compiler, *flags]), version, torch.__version__, *texts])
-        stamp = FOLDER / "made_from"
-        if stamp.exists() and stamp.read_text() == made_from:
-            return
-        # What was compiled with the old ones does not name them among its dependencies.
-        shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
-        (FOLDER / "aten").mkdir(parents=True)
-        running = []
-        for header in headers:
-            result = FOLDER / "aten" / f"{header.name}.gch"
-            command = [*compiler, *flags, "-x", "c++-header", str(header), "-o", str(result)]
-            running.append((command, subprocess.Popen(command)))
-        for command, process in running:
-            if process.wait() != 0:
-                raise subprocess.CalledProcessError(process.returncode, command)
-        stamp.write_text(made_from)
+        made_from = "\n".join([shlex.join(command), version, torch.__version__, header.read_text()])
+        stamp = result.with_name("made_from")
+        if not (result.exists() and stamp.exists() and stamp.read_text() == made_from):
+            # What was compiled with the old one does not name it among its dependencies.
+            shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
+            result.parent.mkdir(parents=True)
+            subprocess.run(command, check=True)
+            stamp.write_text(made_from)
 
     def copy_extensions_to_source(self) -> None:
         # A running process keeps the file it has mapped; it must not be overwritten under it.
@@ -218,13 +252,16 @@ setup(
     ext_modules=[
         CppExtension(
             "torch_hologram._C",
-            sources=sorted(
+            # What takes longest first.
+            sources=write_units()
+            + write_quick_kernels()
+            + sorted(
                 path
-                for layer in ("atlas", "cpu", "aten")
+                for layer in ("cpu", "aten", "atlas")
                 for path in glob.glob(f"csrc/{layer}/*.cpp")
-            )
-            + write_quick_kernels(),
-            include_dirs=[str(FOLDER), str(ROOT / "csrc"), str(ROOT / "build/generated")],
+                if layer != "aten" or Path(path).stem not in sum(TOGETHER, ())
+            ),
+            include_dirs=[str(PRECOMPILED), str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",
                 "-O1" if SANITIZE else "-O2",
@@ -232,6 +269,10 @@ setup(
                 "-Wall",
                 "-fvisibility=hidden",
                 "-ffp-contract=off",
+                # Or torch's headers include those of every operator.
+                "-DAT_PER_OPERATOR_HEADERS",
+                # gcc collects its garbage with 128 MiB, a third of what most files take in the end.
+                "--param=ggc-min-heapsize=1000000",
                 *(["-DHOLOGRAM_ANY_TORCH"] if ANY_TORCH else []),
                 *SANITIZE_FLAGS,
             ],

@@ -1,5 +1,3 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/autograd_threads.h"
 
 #include <c10/core/AutogradState.h>

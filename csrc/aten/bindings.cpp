@@ -1,6 +1,4 @@
 // The Python extension torch_hologram._C.
-#include "aten/precompiled_python.h"
-
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Stream.h>

@@ -4,8 +4,6 @@
 // device, which records the whole expression at once, and its kernel for autograd. Gradients are
 // pointwise operators too, defined in Python when one is first needed, so that they have gradients
 // of their own.
-#include "aten/precompiled_python.h"
-
 #include "aten/custom.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

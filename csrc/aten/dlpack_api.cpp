@@ -1,5 +1,3 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/dlpack_api.h"
 
 #include <ATen/dlpack.h>

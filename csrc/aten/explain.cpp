@@ -1,5 +1,3 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/explain.h"
 
 #include <pybind11/stl.h>

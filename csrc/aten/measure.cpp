@@ -1,5 +1,3 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/measure.h"
 
 #include <ATen/core/CachingHostAllocator.h>

@@ -1,6 +1,6 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/memory_trace.h"
+
+#include <pybind11/pybind11.h>
 
 #include <torch/csrc/profiler/combined_traceback.h>
 

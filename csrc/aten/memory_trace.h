@@ -6,7 +6,6 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
-#include <pybind11/pybind11.h>
 
 #include <atomic>
 #include <cstdint>
@@ -14,6 +13,12 @@
 #include <string>
 
 #include "aten/runtime.h"
+
+// The headers of pybind11 take seconds, and who allocates memory needs none of it.
+namespace pybind11 {
+class dict;
+class list;
+}  // namespace pybind11
 
 namespace hologram::aten {
 

@@ -1,5 +1,3 @@
-#include "aten/precompiled_python.h"
-
 #include "aten/python_methods.h"
 
 #include <torch/csrc/Exceptions.h>

@@ -6,11 +6,8 @@
 // graph that autograd makes of that call is kept behind one node: values and gradients are the
 // CPU's, bit for bit. What a graph over aliases cannot serve - gradients of gradients, transforms
 // of functions, tensors that are looked at by a mode - is composed of operations on the device.
-#include "aten/precompiled_python.h"
-
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gru.h>
@@ -39,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "aten/autocast.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
 
