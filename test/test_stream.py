@@ -536,6 +536,28 @@ class TestRules(HologramTestCase):
         x = torch.tensor([1.0 + 2**-10], device="hologram")
         self.assertEqual(x.bfloat16().float().cpu(), torch.tensor([1.0]))
 
+    def test_operations_on_nothing_are_not_recorded(self):
+        x = torch.ones(4, device="hologram")
+        hologram.flush()
+        _, counts = stats(lambda: (torch.neg(x[:0]), x[:0] + x[1:1], x[:0].neg_()))
+        self.assertEqual(counts["recorded"], 0)
+
+    def test_results_without_bytes_are_freed_like_others(self):
+        x, y = (torch.ones(4, device="hologram") for _ in range(2))
+        hologram.flush()
+        y.neg_()
+        torch.set_flush_denormal(True)  # the window runs between allocating and recording
+        try:
+            result = torch.neg(x[:0])
+            del result
+        finally:
+            torch.set_flush_denormal(False)
+        for _ in range(4096):  # a full window, likewise
+            y.neg_()
+        result = torch.neg(x[:0])
+        del result
+        self.assertEqual(y.cpu(), -torch.ones(4))
+
     def test_20_lazy_clone_is_a_clone(self):
         x = torch.ones(3, device="hologram")
         y = torch._lazy_clone(x)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def register() -> None:
     """Waits for the tracer, and for what its graphs call to run random operators twice."""
     when_imported("torch._dynamo", _register_functions)
+    if not _C.graphs_take_events:
+        when_imported("torch._dynamo.variables.streams", _take_every_event)
     when_imported("torch._prims.rng_prims", _register_random_state)
     when_imported("torch._meta_registrations", _allow_cells_without_bias)
     when_imported("torch._meta_registrations", _register_gru_cell)
@@ -120,6 +122,25 @@ def _current_stream(device: Device = None) -> torch.Stream:
     if device is None:
         return torch.accelerator.current_stream()
     return torch.accelerator.current_stream(torch.device(DEVICE_TYPE, device_index(device)))
+
+
+def _take_every_event(theirs: ModuleType) -> None:
+    """Has graphs record and wait for events that are of a subclass of torch.Event.
+
+    torch.Stream's methods, which the graphs of torch before 2.13 call, refuse those. The event's
+    own methods do the same.
+    """
+
+    def record_event(event_index: int, stream_index: int) -> None:
+        event = theirs._get_event_by_index(event_index)
+        event.record(theirs._get_stream_by_index(stream_index))
+
+    def wait_event(event_index: int, stream_index: int) -> None:
+        event = theirs._get_event_by_index(event_index)
+        event.wait(theirs._get_stream_by_index(stream_index))
+
+    theirs.record_event.register_kernel(None, record_event)
+    theirs.wait_event.register_kernel(None, wait_event)
 
 
 def _allow_cells_without_bias(meta: ModuleType) -> None:

@@ -452,6 +452,7 @@ void bind_memory(py::module_& m) {
 }  // namespace hologram::aten
 
 PYBIND11_MODULE(_C, m) {
+  m.attr("graphs_take_events") = static_cast<bool>(HOLOGRAM_GRAPHS_TAKE_EVENTS);
   hologram::install_fork_guard();
   hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::aten::register_pointwise();

@@ -716,6 +716,9 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
     }
   }
   const auto* o = out->unsafeGetTensorImpl();
+  if (operands.count == 0) {
+    return true;  // of views without elements: there is nothing to compute
+  }
   operands.out = dense_view(block_of(o->storage().data_ptr()), o, *dtype);
   window.record(operands);
   run_if_shared(window, {&operands.out, 1});

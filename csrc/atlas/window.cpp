@@ -497,14 +497,18 @@ std::unique_ptr<const Window::Compiled> Window::compile(const Program& program) 
 }
 
 const Window::Compiled& Window::plan_for(const Program& program) {
+  const auto hit = [&](Cached& cached) -> const Compiled& {
+    latest_ = &cached;
+    cached.used = ++uses_;
+    ++run_.plan_hits;
+    return *cached.compiled;
+  };
+  // In a loop the program is often the one before: that spares the hash.
+  if (latest_ != nullptr && latest_->key.same_key(program)) return hit(*latest_);
   const uint64_t hash = program.hash();
   const auto [first, last] = plans_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
-    if (it->second.key.same_key(program)) {
-      it->second.used = ++uses_;
-      ++run_.plan_hits;
-      return *it->second.compiled;
-    }
+    if (it->second.key.same_key(program)) return hit(it->second);
   }
   ++run_.plan_misses;
   auto compiled = compile(program);
@@ -545,6 +549,7 @@ size_t Window::Compiled::bytes() const {
 void Window::make_room(size_t bytes) {
   size_t held = plan_bytes_.load(std::memory_order_relaxed);
   if (plans_.size() < kMostPlans && held + bytes <= kMostPlanBytes) return;
+  latest_ = nullptr;
   std::vector<decltype(plans_)::iterator> oldest;
   for (auto it = plans_.begin(); it != plans_.end(); ++it) oldest.push_back(it);
   std::ranges::sort(oldest, {}, [](const auto& it) { return it->second.used; });
@@ -559,6 +564,7 @@ void Window::make_room(size_t bytes) {
 
 void Window::drop_plans() {
   const std::lock_guard running(executing_);
+  latest_ = nullptr;
   plans_.clear();
   seen_.clear();
   passing_.reset();
