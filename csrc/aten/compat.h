@@ -35,8 +35,8 @@
 #define HOLOGRAM_HAS_ACTIVITIES 0
 #endif
 
-// Before 2.13 compiled graphs record an event by a method of torch.Stream, which refuses events that
-// are of a subclass of torch.Event.
+// Before 2.13 compiled graphs record an event by a method of torch.Stream, which refuses events
+// that are of a subclass of torch.Event.
 #define HOLOGRAM_GRAPHS_TAKE_EVENTS (TORCH_VERSION_MINOR >= 13)
 
 namespace hologram::aten {

@@ -354,7 +354,7 @@ class Window {
 
   // Guarded by executing_.
   std::unordered_multimap<uint64_t, Cached> plans_;
-  Cached* latest_ = nullptr;  // of plans_, the last one met
+  Cached* latest_ = nullptr;                     // of plans_, the last one met
   std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
   std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
   uint64_t uses_ = 0;
