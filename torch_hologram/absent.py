@@ -6,7 +6,8 @@ __all__ = ["ABSENT"]
 
 # The user guide has the same table, and a test compares them.
 _REASONS: dict[str, str] = {
-    "CUDAGraph XPUGraph graph graphs graph_pool_handle make_graphed_callables": (
+    "CUDAGraph XPUGraph graph graphs graph_pool_handle make_graphed_callables "
+    "export_dot export_graph_data graph_annotations": (
         "operations are recorded and their plans cached without being asked; "
         "torch.hologram.explain shows them"
     ),

@@ -2,7 +2,10 @@
 //
 // setup.py compiles it once, and a file that includes it before anything else gets the result.
 // Headers do not include it, and nothing relies on it: everybody names what they use.
-#pragma once
+#ifndef HOLOGRAM_ATEN_PRECOMPILED_H  // not a pragma: it is compiled as a main file
+#define HOLOGRAM_ATEN_PRECOMPILED_H
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+
+#endif  // HOLOGRAM_ATEN_PRECOMPILED_H
