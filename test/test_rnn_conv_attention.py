@@ -6,6 +6,7 @@ import itertools
 import warnings
 
 import torch
+import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from common import HologramTestCase
 from torch import nn
@@ -379,6 +380,37 @@ class TestRecurrent(CompareTestCase):
 
         self.assertTrue(torch.autograd.gradcheck(call, (x, hidden, memory)))
         self.assertTrue(torch.autograd.gradgradcheck(call, (x, hidden, memory)))
+
+    @parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.GRU, nn.RNN])
+    def test_forward_mode(self, kind):
+        """Where the CPU has it: not for nn.LSTM, whose layer is a kernel of oneDNN there."""
+
+        def case(x, tangent, weight_tangent):
+            torch.manual_seed(0)
+            module = kind(3, 4).to(x.device)
+            parameters = {name: p.detach() for name, p in module.named_parameters()}
+            first = next(iter(parameters))
+
+            def call(x, weight):
+                replaced = {**parameters, first: weight}
+                return torch.func.functional_call(module, replaced, (x,))
+
+            with fwAD.dual_level():
+                duals = (
+                    fwAD.make_dual(x, tangent),
+                    fwAD.make_dual(parameters[first], weight_tangent[: parameters[first].size(0)]),
+                )
+                levels = [fwAD.unpack_dual(leaf) for leaf in tree_leaves(call(*duals))]
+            pushed = torch.func.jvp(
+                call,
+                (x, parameters[first]),
+                (tangent, weight_tangent[: parameters[first].size(0)]),
+            )
+            return [(level.primal, level.tangent) for level in levels], pushed
+
+        shape = (2, 3) if issubclass(kind, nn.RNNCellBase) else (5, 2, 3)
+        x, tangent = torch.randn(shape), torch.randn(shape)
+        self.check(case, x, tangent, torch.randn(16, 3), exact=False)
 
     def test_only_one_output_used(self):
         """Gradients of the hidden state alone, and of the memory alone."""

@@ -8,6 +8,8 @@
 // of functions, tensors that are looked at by a mode - is composed of operations on the device.
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_thnn_fused_gru_cell_ops.h>
+#include <ATen/ops/_thnn_fused_lstm_cell_ops.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gru.h>
@@ -502,22 +504,26 @@ std::vector<Tensor> gates_of(const Tensor& matrix, int64_t count, const Tensor& 
   return matrix.unsafe_chunk(count, 1);
 }
 
-// input_gates, hidden_gates (batch, 4 hidden); cx (batch, hidden).
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                             const Tensor& cx, const OptionalTensor& input_bias,
-                                             const OptionalTensor& hidden_bias) {
-  static auto& counter = op_counter("aten::_thnn_fused_lstm_cell");
-  Delegation call(counter);
-  const auto gates = with_bias(call.in(hidden_gates), call.in(hidden_bias)) +
-                     with_bias(call.in(input_gates), call.in(input_bias));
+// hy, cy and workspace. input_gates, hidden_gates (batch, 4 hidden); cx (batch, hidden).
+Three lstm_step(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
+                const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const auto gates = with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias);
   const auto parts = gates_of(gates, 4, cx);
   const auto i = at::sigmoid(parts[0]);
   const auto f = at::sigmoid(parts[1]);
   const auto g = at::tanh(parts[2]);
   const auto o = at::sigmoid(parts[3]);
-  auto cy = f * call.in(cx) + i * g;
+  auto cy = f * cx + i * g;
   auto hy = o * at::tanh(cy);
-  auto workspace = at::cat({i, f, g, o}, 1);
+  return {std::move(hy), std::move(cy), at::cat({i, f, g, o}, 1)};
+}
+
+Three lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
+                const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  static auto& counter = op_counter("aten::_thnn_fused_lstm_cell");
+  Delegation call(counter);
+  auto [hy, cy, workspace] = lstm_step(call.in(input_gates), call.in(hidden_gates), call.in(cx),
+                                       call.in(input_bias), call.in(hidden_bias));
   return {call.out(std::move(hy)), call.out(std::move(cy)), call.out(std::move(workspace))};
 }
 
@@ -547,22 +553,24 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
   return {call.out(std::move(gates)), call.out(std::move(dcx)), call.out(std::move(bias))};
 }
 
-// input_gates, hidden_gates (batch, 3 hidden); hx (batch, hidden).
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
-                                    const Tensor& hx, const OptionalTensor& input_bias,
-                                    const OptionalTensor& hidden_bias) {
-  static auto& counter = op_counter("aten::_thnn_fused_gru_cell");
-  Delegation call(counter);
-  const auto input = with_bias(call.in(input_gates), call.in(input_bias));
-  const auto recurrent = with_bias(call.in(hidden_gates), call.in(hidden_bias));
-  const auto in = gates_of(input, 3, hx);
-  const auto hidden = gates_of(recurrent, 3, hx);
-  const auto h = call.in(hx);
+// hy and workspace. input_gates, hidden_gates (batch, 3 hidden); hx (batch, hidden).
+Two gru_step(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
+             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const auto in = gates_of(with_bias(input_gates, input_bias), 3, hx);
+  const auto hidden = gates_of(with_bias(hidden_gates, hidden_bias), 3, hx);
   const auto r = at::sigmoid(hidden[0] + in[0]);
   const auto z = at::sigmoid(hidden[1] + in[1]);
   const auto n = at::tanh(in[2] + hidden[2] * r);
-  auto hy = (h - n) * z + n;
-  auto workspace = at::cat({r, z, n, h, hidden[2]}, 1);
+  auto hy = (hx - n) * z + n;
+  return {std::move(hy), at::cat({r, z, n, hx, hidden[2]}, 1)};
+}
+
+Two gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
+             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  static auto& counter = op_counter("aten::_thnn_fused_gru_cell");
+  Delegation call(counter);
+  auto [hy, workspace] = gru_step(call.in(input_gates), call.in(hidden_gates), call.in(hx),
+                                  call.in(input_bias), call.in(hidden_bias));
   return {call.out(std::move(hy)), call.out(std::move(workspace))};
 }
 
@@ -584,6 +592,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   auto dhidden_bias = has_bias ? dhidden.sum(0) : Tensor();
   return {call.out(std::move(dinput)), call.out(std::move(dhidden)), call.out(std::move(dhx)),
           call.out(std::move(dinput_bias)), call.out(std::move(dhidden_bias))};
+}
+
+// torch has no derivative of the cells for forward mode, and for CPU tensors no need of one: it
+// composes them there. So they are composed here where there are tangents.
+template <class Result>
+using Cell = Result(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                    const OptionalTensor&);
+
+template <class Operator, class Result, Cell<Result>* step>
+Result cell_with_tangents(DispatchKeySet keys, const Tensor& input_gates,
+                          const Tensor& hidden_gates, const Tensor& state,
+                          const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+  const auto has_tangent = [](const OptionalTensor& tensor) {
+    return is_defined(tensor) && tensor->_fw_grad(/*level=*/0).defined();
+  };
+  if (has_tangent(input_gates) || has_tangent(hidden_gates) || has_tangent(state) ||
+      has_tangent(input_bias) || has_tangent(hidden_bias)) {
+    return step(input_gates, hidden_gates, state, input_bias, hidden_bias);
+  }
+  // torch's own kernel, which it registers for every key of autograd.
+  const auto theirs = keys.remove(DispatchKey::AutogradPrivateUse1).add(DispatchKey::AutogradOther);
+  return Operator::redispatch(theirs, input_gates, hidden_gates, state, input_bias, hidden_bias);
 }
 
 }  // namespace
@@ -613,6 +643,10 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("rnn_tanh.data", &one_state_packed<rnn_tanh_kind>);
   m.impl("rnn_relu.input", &one_state<rnn_relu_kind>);
   m.impl("rnn_relu.data", &one_state_packed<rnn_relu_kind>);
+  m.impl("_thnn_fused_lstm_cell",
+         &cell_with_tangents<at::_ops::_thnn_fused_lstm_cell, Three, &lstm_step>);
+  m.impl("_thnn_fused_gru_cell",
+         &cell_with_tangents<at::_ops::_thnn_fused_gru_cell, Two, &gru_step>);
 }
 
 }  // namespace hologram::aten

@@ -70,22 +70,6 @@ bool is_exact(DType from, DType to) {
   }
 }
 
-// Operations whose result is one of the operands, or a whole number no larger: never rounded.
-bool keeps_precision(Op op) {
-  switch (op) {
-    case Op::maximum:
-    case Op::minimum:
-    case Op::relu:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::trunc:
-    case Op::where:
-    case Op::clamp: return true;
-    default: return false;
-  }
-}
-
 [[noreturn]] void refuse(const std::string& why) {
   throw Error("cannot compile the group: " + why);
 }

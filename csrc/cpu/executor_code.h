@@ -8,6 +8,22 @@
 
 namespace hologram::cpu {
 
+// Operations whose result is one of the operands, or a whole number no larger: never rounded.
+constexpr bool keeps_precision(Op op) {
+  switch (op) {
+    case Op::maximum:
+    case Op::minimum:
+    case Op::relu:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc:
+    case Op::where:
+    case Op::clamp: return true;
+    default: return false;
+  }
+}
+
 // A place in memory: R[pointer] + offset, plus the progress within the space where mask is -1.
 struct Reference {
   int32_t pointer, offset, mask;

@@ -726,9 +726,7 @@ struct Instructions {
     using F32 = Store<DType::f32>;
     using B8 = Store<DType::b8>;
     using Bf16Memory = FromMemory<DType::bf16>;
-    constexpr bool exact = Row::kOp == Op::maximum || Row::kOp == Op::minimum ||
-                           Row::kOp == Op::relu || Row::kOp == Op::floor || Row::kOp == Op::ceil ||
-                           Row::kOp == Op::round || Row::kOp == Op::trunc;
+    constexpr bool exact = keeps_precision(Row::kOp);
     if constexpr (std::is_same_v<T, float> && (Row::kDTypes & dtype_bit(kOwn)) != 0 &&
                   !is_heavy<T, W>(Row::kOp)) {
       add_unary_or_pair<Row, DType::f32, Memory, F32>(kernels);
@@ -736,7 +734,7 @@ struct Instructions {
       add_unary_or_pair<Row, DType::bf16, Bf16Memory,
                         std::conditional_t<exact, StoreExact, StoreClean>>(kernels);
       add_with_splat<Row, DType::bf16, Bf16Memory, StoreClean>(kernels);
-      if constexpr (exact || Row::kOp == Op::clamp) {  // numbers that bf16 has
+      if constexpr (exact) {  // numbers that bf16 has
         add_with_splat<Row, DType::bf16, Bf16Memory, StoreExact>(kernels);
       }
       if constexpr (Row::kTruth) {
