@@ -60,9 +60,12 @@ UNJUDGED: dict[str, str] = {
     },
     **{
         f"traced:nn.CTCLoss:float32:{phase}": "the lengths are read, and decide sizes"
-        for phase in ("func_grad", "make_fx_real", "export")
+        for phase in ("func_grad", "make_fx_real", "make_fx_fake", "make_fx_symbolic", "export")
     },
-    "traced:nn.AdaptiveLogSoftmaxWithLoss:float32:export": "sizes follow from the targets",
+    **{
+        f"traced:nn.AdaptiveLogSoftmaxWithLoss:float32:{phase}": "sizes follow from the targets"
+        for phase in ("make_fx_fake", "make_fx_symbolic", "export")
+    },
     **{
         f"traced:nn.CrossMapLRN2d:float32:{phase}": "an autograd.Function without setup_context"
         for phase in ("func_grad", "func_vmap")

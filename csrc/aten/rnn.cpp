@@ -612,7 +612,7 @@ Result cell_with_tangents(DispatchKeySet keys, const Tensor& input_gates,
     return step(input_gates, hidden_gates, state, input_bias, hidden_bias);
   }
   // torch's own kernel, which it registers for every key of autograd.
-  const auto theirs = keys.remove(DispatchKey::AutogradPrivateUse1).add(DispatchKey::AutogradOther);
+  const auto theirs = (keys & c10::after_autograd_keyset).add(DispatchKey::AutogradOther);
   return Operator::redispatch(theirs, input_gates, hidden_gates, state, input_bias, hidden_bias);
 }
 
