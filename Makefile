@@ -130,13 +130,14 @@ test-package: sdist ## Build the sdist into a wheel, install that elsewhere and 
 	$(PY) -m pip install --disable-pip-version-check --no-deps -q --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=$(CURDIR)/build/package/site $(CURDIR)/$(PY) $(CURDIR)/tools/check_package.py
 
-lint: $(EVERYTHING) ## ruff, mypy, clang-format (where version 14 is installed)
+lint: $(EVERYTHING) ## ruff, mypy, clang-format 14 if installed; the mutants' texts are in the code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	@if clang-format --version 2>/dev/null | grep -q 'version $(CLANG_FORMAT_MAJOR)\.'; then \
 	  echo "clang-format --dry-run -Werror"; clang-format --dry-run -Werror $(CPP_FILES); \
 	else echo "clang-format $(CLANG_FORMAT_MAJOR) is not installed: C++ formatting not checked"; fi
 	$(VENV)/bin/mypy
+	$(PY) tools/mutants.py --list > /dev/null
 
 format: $(call needs,lint) ## Rewrite the sources in the project's format
 	$(VENV)/bin/ruff check --fix .

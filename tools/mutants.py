@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         "a block freed while instructions on it wait goes back at once",
         WINDOW,
-        "if (open && program.program.slots[block->slot].inside) block->give_back_memory();",
-        "if (open) block->give_back_memory();",
+        "if (open && program.program.slots[block->slot].inside) {",
+        "if (open) {",
     ),
     Mutant(
         "an access ends an element too early for the check of overlaps",
@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "operands that are broadcast in one dimension advance in it",
         RECORDER,
-        "if (tensor->size(from) != 1 || sizes[d] == 1) {",
-        "if (d < sizes.size()) {",
+        "if (size != 1 || sizes[d] == 1) wide[d] = ",
+        "wide[d] = ",
     ),
     Mutant(
         "dimensions are joined whatever their strides",
@@ -197,10 +197,9 @@ MUTANTS = (
     ),
     Mutant(
         "memory that a CPU tensor sees is recorded on",
-        RECORDER,
-        "return twin == nullptr || c10::raw::intrusive_ptr::use_count(twin) == 1 ? block"
-        " : nullptr;",
-        "return block;",
+        "csrc/aten/block.h",
+        "return (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) ||",
+        "return ",
     ),
 )
 
@@ -358,20 +357,20 @@ def main() -> int:
         print(f"the tests fail without any mutant: {untouched.caught_by}")
         return 1
     outcomes = {}
+    width = max(len(mutant.name) for mutant in chosen)
+    print(f"{'mutant':{width}}  seconds  caught by")
     for mutant in (bar := tqdm(chosen, unit="mutant")):
         bar.set_postfix_str(mutant.name)
         plant(mutant)
         try:
-            outcomes[mutant] = hunt(mutant, options)
+            outcome = outcomes[mutant] = hunt(mutant, options)
         except RuntimeError as error:
             print(f"{mutant.name}: {error}")
             return 1
         finally:
             restore(mutant)
-    width = max(len(mutant.name) for mutant in chosen)
-    print(f"\n{'mutant':{width}}  seconds  caught by")
-    for mutant, outcome in outcomes.items():
-        print(f"{mutant.name:{width}}  {outcome.seconds:7.0f}  {outcome.caught_by or 'NOBODY'}")
+        caught = outcome.caught_by or "NOBODY"
+        bar.write(f"{mutant.name:{width}}  {outcome.seconds:7.0f}  {caught}")
     survivors = sum(not outcome.caught_by for outcome in outcomes.values())
     print(f"{len(outcomes) - survivors} of {len(outcomes)} caught")
     return int(survivors > 0)
