@@ -156,7 +156,7 @@ MUTANTS = (
         "views are told apart modulo a stride that one of them reaches beyond",
         OVERLAP,
         "distance + theirs <= modulus;",
-        "distance < modulus;",
+        "distance + 0 * theirs < modulus;",
     ),
     Mutant(
         "an access that is written late does not wait for what has read a part of its bytes",
