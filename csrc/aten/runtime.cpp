@@ -91,7 +91,7 @@ void empty_caches() {
     if (Device* const used = device_if_used(index)) {
       used->window().flush(FlushReason::memory);  // it holds blocks that tensors have freed
       used->memory().trim();
-      used->window().drop_plans();
+      used->drop_plans();
     }
   }
 }

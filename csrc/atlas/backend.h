@@ -1,4 +1,5 @@
-// What a kind of hardware provides to the core: memory segments and facts about the device.
+// What a kind of hardware provides to the core: memory segments, code for plans, queues that run
+// it, and facts about the device.
 //
 // The core depends on this interface only; a backend folder (csrc/cpu, ...) implements it and
 // defines the factory declared at the end of this file.
@@ -8,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "atlas/group.h"
+#include "atlas/queue.h"
 
 namespace hologram {
 
@@ -26,10 +27,8 @@ struct DeviceProperties {
 // Every segment starts at a multiple of this, so that a pointer finds its segment by its high bits.
 inline constexpr size_t kSegmentAlignment = size_t{1} << 20;
 
-class Backend {
+class Backend : public PlanCompiler {
  public:
-  virtual ~Backend() = default;
-
   virtual const DeviceProperties& properties() const noexcept = 0;
 
   // `bytes` bytes aligned to kSegmentAlignment (to 2 MiB from 2 MiB on), or nullptr when the system
@@ -39,8 +38,8 @@ class Backend {
   // Gives back a segment with the size it was asked with. Thread-safe.
   virtual void free_segment(void* data, size_t bytes) noexcept = 0;
 
-  // Compiles and runs fusion groups. Thread-safe.
-  virtual GroupExecutor& executor() noexcept = 0;
+  // A queue that is idle. The backend outlives it.
+  virtual std::unique_ptr<Queue> make_queue() = 0;
 
   // Bytes the system could hand out now without pushing other processes out. Moves constantly.
   virtual size_t available_memory() const noexcept = 0;

@@ -30,26 +30,20 @@ Device& make_device(int index) {
 }  // namespace
 
 Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
-    : index_(index), backend_(std::move(backend)), memory_(*backend_, memory_limit) {}
+    : index_(index),
+      backend_(std::move(backend)),
+      memory_(*backend_, memory_limit),
+      queue_(backend_->make_queue()),
+      plans_(*backend_),
+      window_(plans_, *queue_, memory_) {}
 
 void Device::synchronize() {
   window_.flush(FlushReason::synchronize);
 }
 
-std::unique_ptr<GroupCode> Device::DeviceExecutor::compile(const Group& group) {
-  return device_.backend_->executor().compile(group);
-}
-
-void Device::DeviceExecutor::run(const GroupCode& code, std::span<const Binding> bindings) {
-  device_.backend_->executor().run(code, bindings);
-}
-
-void* Device::DeviceExecutor::allocate_scratch(size_t bytes) {
-  return device_.memory_.allocate(bytes).data;
-}
-
-void Device::DeviceExecutor::free_scratch(void* memory) noexcept {
-  device_.memory_.deallocate({memory, 0});
+void Device::drop_plans() {
+  window_.drop_plan();
+  plans_.clear();
 }
 
 int device_count() noexcept {
@@ -110,6 +104,7 @@ void lock_devices_for_fork() noexcept {
   for (auto& slot : devices) {
     if (Device* made = slot.load(std::memory_order_acquire)) {
       made->window().lock_for_fork();
+      made->plans().lock_for_fork();
       made->memory().lock_for_fork();
     }
   }
@@ -119,6 +114,7 @@ void unlock_devices_after_fork() noexcept {
   for (auto& slot : devices) {
     if (Device* made = slot.load(std::memory_order_acquire)) {
       made->memory().unlock_after_fork();
+      made->plans().unlock_after_fork();
       made->window().unlock_after_fork();
     }
   }

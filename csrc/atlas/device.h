@@ -10,6 +10,8 @@
 #include "atlas/backend.h"
 #include "atlas/error.h"
 #include "atlas/memory.h"
+#include "atlas/plan_cache.h"
+#include "atlas/queue.h"
 #include "atlas/stream.h"
 #include "atlas/window.h"
 
@@ -26,11 +28,15 @@ class Device {
   MemoryPool& memory() noexcept { return memory_; }
   // Of all streams: the CPU backend executes in program order, which is every stream's order too.
   Window& window() noexcept { return window_; }
+  PlanCache& plans() noexcept { return plans_; }
   Backend& backend() noexcept { return *backend_; }
   StreamTable& streams() noexcept { return streams_; }
 
   // Returns when all work queued on any stream of the device is done.
   void synchronize();
+
+  // Gives back the memory of all plans.
+  void drop_plans();
 
   Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit);
   ~Device() = delete;
@@ -41,20 +47,9 @@ class Device {
   int index_;
   std::unique_ptr<Backend> backend_;
   MemoryPool memory_;
-  // Runs groups on the backend, with scratch from the device's memory.
-  class DeviceExecutor final : public Executor {
-   public:
-    explicit DeviceExecutor(Device& device) : device_(device) {}
-    std::unique_ptr<GroupCode> compile(const Group& group) override;
-    void run(const GroupCode& code, std::span<const Binding> bindings) override;
-    void* allocate_scratch(size_t bytes) override;
-    void free_scratch(void* memory) noexcept override;
-
-   private:
-    Device& device_;
-  };
-  DeviceExecutor executor_{*this};
-  Window window_{executor_};
+  std::unique_ptr<Queue> queue_;
+  PlanCache plans_;
+  Window window_;
   StreamTable streams_;
 };
 

@@ -9,8 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <vector>
 
 #include "atlas/dtype.h"
@@ -71,23 +69,6 @@ struct Binding {
   const int64_t* sizes = nullptr;        // rank
   // Bytes, rank for each operand in order (also for those that are not strided).
   const int64_t* strides = nullptr;
-};
-
-// A compiled group.
-class GroupCode {
- public:
-  virtual ~GroupCode() = default;
-  virtual size_t bytes() const noexcept { return 0; }  // that it holds, about
-};
-
-// Compiles groups and runs them. Every backend has one.
-class GroupExecutor {
- public:
-  virtual ~GroupExecutor() = default;
-  virtual std::unique_ptr<GroupCode> compile(const Group& group) = 0;
-  // Runs the group with each of the bindings, in any order and at the same time: none touches
-  // memory that another one stores to.
-  virtual void run(const GroupCode& code, std::span<const Binding> bindings) = 0;
 };
 
 }  // namespace hologram

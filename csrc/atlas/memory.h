@@ -35,6 +35,7 @@
 
 #include "atlas/backend.h"
 #include "atlas/boundary.h"
+#include "atlas/scratch.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
@@ -94,11 +95,11 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks;
 };
 
-class MemoryPool {
+class MemoryPool final : public Scratch {
  public:
   // `backend` must outlive the pool. `limit` caps the reserved bytes.
   MemoryPool(Backend& backend, size_t limit);
-  ~MemoryPool();
+  ~MemoryPool() override;
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
@@ -113,6 +114,9 @@ class MemoryPool {
   // Takes back a block of this pool, from any thread; nullptr is ignored and `capacity` is not
   // read. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
+
+  void* allocate_scratch(size_t bytes) override { return allocate(bytes).data; }
+  void free_scratch(void* memory) noexcept override { deallocate({memory, 0}); }
 
   // Counts a block as freed, which stays in use until deallocate(): its owner is done with it, but
   // work that has not run yet is not. Aborts as deallocate() does, and for a block retired before.

@@ -59,49 +59,6 @@ uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint1
          uint64_t{shape} << 48;
 }
 
-std::shared_ptr<const Failure> failure_of(const std::exception& error) {
-  const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
-                             dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
-}
-
-// Tells a watcher, if there is one, how long it lives.
-class Watched {
- public:
-  template <class Name>
-  Watched(Watcher* watcher, Name&& name) : watcher_(watcher) {
-    if (watcher_ != nullptr) [[unlikely]]
-      watcher_->begin(name());
-  }
-  ~Watched() {
-    if (watcher_ != nullptr) [[unlikely]]
-      watcher_->end();
-  }
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
-
- private:
-  Watcher* watcher_;
-};
-
-// What a profiler shows of a pass: its operations, in order, each once.
-std::string pass_name(const Group& group) {
-  constexpr size_t kMostNames = 8;
-  std::vector<std::string_view> names;
-  for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::compute) continue;
-    const std::string_view name = op_info(node.op).name;
-    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-  }
-  if (names.empty()) names.push_back("copy");
-  std::string text = "hologram::pass (";
-  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    if (i != 0) text += ", ";
-    text += names[i];
-  }
-  return text + (names.size() > kMostNames ? ", ...)" : ")");
-}
-
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
@@ -126,7 +83,8 @@ void Window::Open::clear() noexcept {
   origins.clear();
 }
 
-Window::Window(Executor& executor) : executor_(executor), open_(next_program_number()) {}
+Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch)
+    : plans_(plans), queue_(queue), scratch_(scratch), open_(next_program_number()) {}
 
 Window::~Window() = default;
 
@@ -399,7 +357,7 @@ void Window::flush(FlushReason reason) {
     if (const Hook hook = before_read_.load(std::memory_order_acquire)) [[unlikely]]
       hook();
   }
-  Outcome outcome;
+  std::shared_ptr<const Failure> raised;
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
     origin = locate_();
@@ -421,11 +379,12 @@ void Window::flush(FlushReason reason) {
     const size_t recorded = running_->program.code.size();
     if (keeping()) [[unlikely]]
       mark_kept(running_->program);
-    const bool watched = watcher_ != nullptr && watcher_->watches();
-    const Watched whole(watched ? watcher_ : nullptr, [&] {
+    Watcher* const watcher = watcher_ != nullptr && watcher_->watches() ? watcher_ : nullptr;
+    const Watched whole(watcher, [&] {
       return std::string("hologram::flush (") + flush_reason_name(reason) + ")";
     });
-    outcome = run(*running_, watched);
+    const Outcome outcome = run(*running_, watcher);
+    raised = std::move(frame_.raised);
     if (!origin.empty()) [[unlikely]] {
       captured_.push_back({reason, std::move(origin), running_->program, running_->origins,
                            outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
@@ -436,7 +395,7 @@ void Window::flush(FlushReason reason) {
       stats_.plan_hits += run_.plan_hits;
       stats_.plan_misses += run_.plan_misses;
       stats_.plan_evictions += run_.plan_evictions;
-      stats_.bytes_moved += run_.bytes_moved;
+      stats_.bytes_moved += frame_.bytes_moved;
       run_ = {};
       stats_.executed += recorded - outcome.failed;
       stats_.failed += outcome.failed;
@@ -445,9 +404,9 @@ void Window::flush(FlushReason reason) {
         stats_.passes += outcome.compiled->plan.batches.size();
         stats_.stores_elided += static_cast<uint64_t>(outcome.compiled->plan.stores_elided);
       }
-      for (size_t i = 0; i < outcome.failures.size(); ++i) {
+      for (size_t i = 0; i < frame_.failures.size(); ++i) {
         BlockState* block = running_->program.blocks[i];
-        block->failure = outcome.failures[i];
+        block->failure = frame_.failures[i];
         block->failed.store(block->failure != nullptr, std::memory_order_release);
       }
       // From here on keep() leaves the program's blocks to their owners.
@@ -463,7 +422,7 @@ void Window::flush(FlushReason reason) {
     }
     running_->clear();
   }
-  if (outcome.raised) raise_(*outcome.raised);
+  if (raised) raise_(*raised);
 }
 
 void Window::start_capture() {
@@ -486,89 +445,9 @@ void Window::raise(const BlockState& block) const {
   if (failure) raise_(*failure);
 }
 
-std::unique_ptr<const Window::Compiled> Window::compile(const Program& program) {
-  auto compiled = std::make_unique<Compiled>();
-  compiled->plan = canonicalise(program);
-  for (const Batch& batch : compiled->plan.batches) {
-    compiled->codes.push_back(executor_.compile(batch.group));
-    compiled->traversals.push_back(traversals(batch.group));
-  }
-  return compiled;
-}
-
-const Window::Compiled& Window::plan_for(const Program& program) {
-  const auto hit = [&](Cached& cached) -> const Compiled& {
-    latest_ = &cached;
-    cached.used = ++uses_;
-    ++run_.plan_hits;
-    return *cached.compiled;
-  };
-  // In a loop the program is often the one before: that spares the hash.
-  if (latest_ != nullptr && latest_->key.same_key(program)) return hit(*latest_);
-  const uint64_t hash = program.hash();
-  const auto [first, last] = plans_.equal_range(hash);
-  for (auto it = first; it != last; ++it) {
-    if (it->second.key.same_key(program)) return hit(it->second);
-  }
-  ++run_.plan_misses;
-  auto compiled = compile(program);
-  // A program that is seen once may never be seen again.
-  if (seen_.size() > 4 * kMostPlans) seen_.clear();
-  if (seen_.try_emplace(hash, ++uses_).second) return pass(std::move(compiled));
-  const size_t bytes = program.key_bytes() + compiled->bytes();
-  // Nor may one plan push out most of the others.
-  if (bytes > kMostPlanBytes / 4) return pass(std::move(compiled));
-  make_room(bytes);
-  plan_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  return *plans_.emplace(hash, Cached{program.key(), std::move(compiled), bytes, uses_})
-              ->second.compiled;
-}
-
-const Window::Compiled& Window::pass(std::unique_ptr<const Compiled> compiled) {
-  passing_ = std::move(compiled);
-  return *passing_;
-}
-
-size_t Window::Compiled::bytes() const {
-  size_t sum = sizeof *this + plan.scratch.size() * sizeof plan.scratch[0];
-  for (const auto& turn : plan.discarded) sum += sizeof turn + turn.size() * sizeof turn[0];
-  for (size_t i = 0; i < plan.batches.size(); ++i) {
-    const Batch& batch = plan.batches[i];
-    sum += sizeof batch +
-           batch.group.operands.size() * (sizeof(Operand) + sizeof traversals[i][0]) +
-           batch.group.nodes.size() * sizeof(Node) + sizeof traversals[i] + codes[i]->bytes();
-    for (const auto& member : batch.members) {
-      sum += sizeof member + (member.accesses.size() + member.immediates.size()) * sizeof(uint16_t);
-    }
-  }
-  return sum;
-}
-
-// Where the cache has no room for a plan, drops those that were not used for the longest time until
-// a quarter of it is free.
-void Window::make_room(size_t bytes) {
-  size_t held = plan_bytes_.load(std::memory_order_relaxed);
-  if (plans_.size() < kMostPlans && held + bytes <= kMostPlanBytes) return;
-  latest_ = nullptr;
-  std::vector<decltype(plans_)::iterator> oldest;
-  for (auto it = plans_.begin(); it != plans_.end(); ++it) oldest.push_back(it);
-  std::ranges::sort(oldest, {}, [](const auto& it) { return it->second.used; });
-  for (const auto& it : oldest) {
-    if (plans_.size() <= kMostPlans / 4 * 3 && held + bytes <= kMostPlanBytes / 4 * 3) break;
-    held -= it->second.bytes;
-    plans_.erase(it);
-    ++run_.plan_evictions;
-  }
-  plan_bytes_.store(held, std::memory_order_relaxed);
-}
-
-void Window::drop_plans() {
+void Window::drop_plan() {
   const std::lock_guard running(executing_);
-  latest_ = nullptr;
-  plans_.clear();
-  seen_.clear();
-  passing_.reset();
-  plan_bytes_.store(0, std::memory_order_relaxed);
+  compiled_.reset();
 }
 
 // So that what nobody reads shares no cache line.
@@ -600,10 +479,10 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
     return text;
   };
   bool complete = true;
-  frame_.scratch.reserve(plan.scratch.size() + 1);
+  held_.reserve(plan.scratch.size() + 1);
   for (const uint16_t slot : plan.scratch) {
     try {
-      frame_.scratch.push(executor_.allocate_scratch(program.blocks[slot]->bytes));
+      held_.push(scratch_.allocate_scratch(program.blocks[slot]->bytes));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       unwritable[slot] = std::make_shared<const Failure>(Failure{
@@ -614,7 +493,7 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
   }
   if (const size_t bytes = discarded_bytes(plan, program); bytes != 0) {
     try {
-      frame_.scratch.push(executor_.allocate_scratch(bytes));
+      held_.push(scratch_.allocate_scratch(bytes));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       for (const auto& turn : plan.discarded) {
@@ -634,55 +513,56 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
 }
 
 void Window::release_scratch() noexcept {
-  for (void* memory : frame_.scratch) executor_.free_scratch(memory);
-  frame_.scratch.clear();
+  for (void* memory : held_) scratch_.free_scratch(memory);
+  held_.clear();
 }
 
-Window::Outcome Window::run(Open& open, bool watched) {
+Window::Outcome Window::run(Open& open, Watcher* watcher) {
   Program& program = open.program;
   Outcome outcome;
   Column<Instruction> recorded;  // all of them, once some have been dropped
+  std::shared_ptr<const Failure> first;
   try {
-    Failures unwritable;
+    Failures unwritable, missing;
     for (bool whole = !touches_failed(program);; whole = false) {
       if (whole) [[likely]] {
-        outcome.compiled = &plan_for(program);
+        const auto [hit, evictions] = plans_.find(program, compiled_);
+        ++(hit ? run_.plan_hits : run_.plan_misses);
+        run_.plan_evictions += evictions;
       } else {
         if (recorded.empty()) recorded = program.code;
         program.code = recorded;
-        drop_failed(program, unwritable, outcome.failures);
-        outcome.compiled = &pass(compile(program));  // not to be met again
+        drop_failed(program, unwritable, missing);
+        compiled_ = plans_.compile(program);
       }
-      if (reserve_scratch(outcome.compiled->plan, program, unwritable, outcome.raised)) [[likely]] {
-        execute(*outcome.compiled, program, outcome, watched);
+      if (reserve_scratch(compiled_->plan, program, unwritable, first)) [[likely]] {
+        find_bases(compiled_->plan, program);
+        frame_.begin(compiled_->plan, compiled_->traversals, program, watcher, std::move(missing));
+        outcome.compiled = compiled_.get();
+        queue_.submit(*compiled_->code, frame_);
         break;
       }
     }
   } catch (const std::exception& error) {
     // Nothing has been stored: it is the plan that could not be made.
     outcome.compiled = nullptr;
-    outcome.raised = failure_of(error);
-    outcome.failures.resize(program.slots.size());
+    const auto failure = failure_of(error);
+    first = failure;
+    frame_.failures.assign(program.slots.size(), nullptr);
+    frame_.bytes_moved = 0;
     for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
-      outcome.failures[program.accesses[instruction.out].slot] = outcome.raised;
+      frame_.failures[program.accesses[instruction.out].slot] = failure;
     }
   }
-  if (!outcome.failures.empty()) [[unlikely]] {
+  if (first) frame_.raised = std::move(first);
+  if (!frame_.failures.empty()) [[unlikely]] {
     failures_ = true;
     for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
-      outcome.failed += outcome.failures[program.accesses[instruction.out].slot] != nullptr;
+      outcome.failed += frame_.failures[program.accesses[instruction.out].slot] != nullptr;
     }
   }
   release_scratch();
   return outcome;
-}
-
-// Whether storing to an access leaves nothing of what its block held.
-bool Window::covers(const Program& program, uint16_t access, uint16_t space) {
-  const AccessKey& key = program.accesses[access];
-  return key.layout == Layout::dense && program.places[access].offset == 0 &&
-         static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
-             program.blocks[key.slot]->bytes;
 }
 
 // Whether values of a block are missing. Only now is this known: blocks fail as programs run, also
@@ -719,9 +599,7 @@ void Window::drop_failed(Program& program, const Failures& unwritable, Failures&
   program.code.truncate(kept);  // in place: the room that was made for recording stays
 }
 
-void Window::execute(const Compiled& compiled, const Program& program, Outcome& outcome,
-                     bool watched) {
-  const FloatModeGuard mode(program.float_mode);
+void Window::find_bases(const Plan& plan, const Program& program) {
   auto& bases = frame_.bases;
   bases.clear();
   bases.reserve(program.blocks.size());
@@ -729,112 +607,22 @@ void Window::execute(const Compiled& compiled, const Program& program, Outcome& 
     const SlotKey& slot = program.slots[i];
     bases.push(slot.live || !slot.inside ? program.blocks[i]->data : nullptr);
   }
-  for (size_t i = 0; i < compiled.plan.scratch.size(); ++i) {
-    bases[compiled.plan.scratch[i]] = static_cast<char*>(frame_.scratch[i]);
+  for (size_t i = 0; i < plan.scratch.size(); ++i) {
+    bases[plan.scratch[i]] = static_cast<char*>(held_[i]);
   }
-  for (const auto& turn : compiled.plan.discarded) {
-    char* place =
-        frame_.scratch.empty() ? nullptr : static_cast<char*>(*(frame_.scratch.end() - 1));
+  for (const auto& turn : plan.discarded) {
+    char* place = held_.empty() ? nullptr : static_cast<char*>(held_.back());
     for (const uint16_t slot : turn) {
       bases[slot] = place;
       place += aligned(program.blocks[slot]->bytes);
     }
-  }
-  for (size_t i = 0; i < compiled.plan.batches.size(); ++i) {
-    const Batch* batch = &compiled.plan.batches[i];
-    Batch rest;
-    if (!outcome.failures.empty()) [[unlikely]] {
-      rest = what_can_run(*batch, program, outcome.failures);
-      batch = &rest;
-    }
-    frame_.bind(*batch, compiled.traversals[i], program, run_.bytes_moved);
-    const Watched pass(watched ? watcher_ : nullptr, [&] { return pass_name(batch->group); });
-    try {
-      executor_.run(*compiled.codes[i], {frame_.bindings.data(), frame_.bindings.size()});
-    } catch (const std::exception& error) {
-      const auto failure = failure_of(error);
-      if (!outcome.raised) outcome.raised = failure;
-      outcome.failures.resize(program.slots.size());
-      for (const auto& member : batch->members) {
-        mark_stores(program, batch->group, member, failure, outcome.failures);
-      }
-    }
-  }
-}
-
-// Says of the blocks that a member of a batch stores to that they failed, or with null that they
-// are computed, where the store covers them.
-void Window::mark_stores(const Program& program, const Group& group, const Batch::Member& member,
-                         const std::shared_ptr<const Failure>& failure, Failures& failures) {
-  for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::store) continue;
-    const uint16_t access = member.accesses[node.b];
-    if (failure || covers(program, access, member.space)) {
-      failures[program.accesses[access].slot] = failure;
-    }
-  }
-}
-
-// The members that load nothing that is missing. What the others store fails.
-Batch Window::what_can_run(const Batch& batch, const Program& program, Failures& failures) {
-  Batch result{batch.group, {}};
-  for (const auto& member : batch.members) {
-    std::shared_ptr<const Failure> failure;
-    for (const Node& node : batch.group.nodes) {
-      if (node.kind != NodeKind::load || failure) continue;
-      failure = failures[program.accesses[member.accesses[node.a]].slot];
-    }
-    if (!failure) result.members.push_back(member);
-    mark_stores(program, batch.group, member, failure, failures);
-  }
-  return result;
-}
-
-void Window::Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals,
-                         const Program& program, uint64_t& bytes_moved) {
-  bindings.clear();
-  operands.clear();
-  immediates.clear();
-  strides.clear();
-  for (const auto& member : batch.members) {
-    std::span<const int64_t> sizes;
-    if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
-    const int64_t count = program.counts[member.space];
-    for (size_t k = 0; k < member.accesses.size(); ++k) {
-      const uint16_t access = member.accesses[k];
-      const AccessKey& key = program.accesses[access];
-      const Place& place = program.places[access];
-      operands.push_back(bases[key.slot] + place.offset);
-      bytes_moved += traversals[k] * footprint(program, access);
-      if (sizes.empty()) continue;
-      const int64_t* own =
-          key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;
-      for (size_t d = 0; d < sizes.size(); ++d) strides.push_back(own != nullptr ? own[d] : 0);
-    }
-    for (const uint16_t number : member.immediates) {
-      immediates.push_back(program.immediates[number]);
-    }
-    bindings.push_back(
-        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
-  }
-  // Only now they have stopped moving.
-  size_t operand = 0, immediate = 0, stride = 0;
-  for (size_t i = 0; i < bindings.size(); ++i) {
-    const auto& member = batch.members[i];
-    Binding& binding = bindings[i];
-    binding.operands = operands.data() + operand;
-    binding.immediates = immediates.data() + immediate;
-    binding.strides = strides.data() + stride;
-    operand += member.accesses.size();
-    immediate += member.immediates.size();
-    stride += member.accesses.size() * static_cast<size_t>(binding.rank);
   }
 }
 
 WindowStats Window::stats() const {
   const std::lock_guard guard(lock_);
   WindowStats stats = stats_;
-  stats.plan_bytes = plan_bytes_.load(std::memory_order_relaxed);
+  stats.plan_bytes = plans_.bytes();
   return stats;
 }
 

@@ -25,48 +25,19 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "atlas/canonicalise.h"
+#include "atlas/block_state.h"
 #include "atlas/error.h"
+#include "atlas/frame.h"
 #include "atlas/overlap.h"
+#include "atlas/plan_cache.h"
 #include "atlas/program.h"
+#include "atlas/queue.h"
+#include "atlas/scratch.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
-
-class Window;
-
-// Why an instruction was not executed.
-struct Failure {
-  std::string what;
-  bool out_of_memory = false;
-};
-
-// What the core knows of the memory of a storage; whoever owns the memory derives from it.
-struct BlockState {
-  virtual ~BlockState() = default;
-  // Gives the memory back to its pool; the object lives on.
-  virtual void give_back_memory() noexcept = 0;
-  // The owner is done with the memory, which stays until the window has: it counts as free.
-  virtual void retire_memory() noexcept {}
-
-  char* data = nullptr;
-  size_t bytes = 0;
-  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
-  std::atomic<uint64_t> program{0};
-  std::atomic<Window*> window{nullptr};
-  uint16_t slot = 0;
-  int32_t last_access = -1;  // of that program to the block
-  int32_t crowd = -1;        // where its accesses are found once they are many
-  // Allocated while the window's program of this number was open.
-  static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
-  uint64_t born = 0;
-  // Its values could not be computed. `failure` says why and is guarded by the window's lock.
-  std::atomic<bool> failed{false};
-  std::shared_ptr<const Failure> failure;
-};
 
 enum class FlushReason : uint8_t {
   read,  // something outside the stream touches a block of the program
@@ -124,25 +95,6 @@ struct Operands {
   std::array<View, 3> in;
 };
 
-// What runs the programs of a window.
-class Executor : public GroupExecutor {
- public:
-  // Memory for values whose block is gone. Throws OutOfMemory.
-  virtual void* allocate_scratch(size_t bytes) = 0;
-  virtual void free_scratch(void* memory) noexcept = 0;
-};
-
-// Is told what runs, for profilers: by the thread that runs it, outside all locks but the one
-// that runs programs one after another, so it must not flush.
-class Watcher {
- public:
-  virtual ~Watcher() = default;
-  // Asked at each flush; the others are called only where it answers yes.
-  virtual bool watches() noexcept = 0;
-  virtual void begin(const std::string& name) = 0;
-  virtual void end() noexcept = 0;  // of what began last and has not ended
-};
-
 class Window {
  public:
   // With false each instruction is executed when it is recorded, by the same kernels.
@@ -159,7 +111,8 @@ class Window {
   static void set_keeping(bool on) noexcept { keeping_.store(on, std::memory_order_relaxed); }
   static bool keeping() noexcept { return keeping_.load(std::memory_order_relaxed); }
 
-  explicit Window(Executor& executor);
+  // All three outlive it. Programs run on `queue`, with plans out of `plans`.
+  Window(PlanCache& plans, Queue& queue, Scratch& scratch);
   ~Window();
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
@@ -169,10 +122,6 @@ class Window {
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.
   static constexpr size_t kMostComparisons = size_t{1} << 18;
-  // Of the cache.
-  static constexpr size_t kMostPlans = 4096;
-  static constexpr size_t kMostPlanBytes = size_t{64} << 20;
-
   // Throws what a failure is reported as; by default Error. Set once, before any window is used.
   using Raise = void (*)(const Failure&);
   static void set_raise(Raise raise) noexcept { raise_ = raise; }
@@ -240,8 +189,8 @@ class Window {
 
   WindowStats stats() const;
   void reset_stats();
-  // Gives back the memory of the plans.
-  void drop_plans();
+  // Lets go of the plan that ran last.
+  void drop_plan();
   bool empty() const noexcept { return empty_.load(std::memory_order_relaxed); }
 
   // Used by the fork guard only.
@@ -263,30 +212,6 @@ class Window {
     void reserve(size_t instructions);
     void clear() noexcept;
   };
-  struct Compiled {
-    Plan plan;
-    std::vector<std::unique_ptr<GroupCode>> codes;  // one per batch
-    std::vector<std::vector<uint8_t>> traversals;   // of each operand: loaded, stored or both
-    size_t bytes() const;
-  };
-  struct Frame {          // of a run
-    Column<char*> bases;  // of the program's blocks
-    Column<void*> scratch;
-    // Of the batch that is about to run.
-    Column<Binding> bindings;
-    Column<void*> operands;
-    Column<uint64_t> immediates;
-    Column<int64_t> strides;
-    void bind(const Batch& batch, const std::vector<uint8_t>& traversals, const Program& program,
-              uint64_t& bytes_moved);
-  };
-  struct Cached {
-    Program key;
-    std::unique_ptr<const Compiled> compiled;
-    size_t bytes;
-    uint64_t used;
-  };
-
   void append(const Operands& operands, uint64_t number);
   uint16_t slot_of(BlockState* block, uint64_t number);
   bool takes(size_t instructions, FloatMode mode) const;
@@ -305,31 +230,17 @@ class Window {
   Source immediate_of(uint64_t bits, DType dtype);
   void raise(const BlockState& block) const;
 
-  // Valid until the next call.
-  const Compiled& plan_for(const Program& program);
-  const Compiled& pass(std::unique_ptr<const Compiled> compiled);
-  std::unique_ptr<const Compiled> compile(const Program& program);
-  void make_room(size_t bytes);
-
-  // Why the values of a slot are missing; null, or nothing at all, where they are there.
-  using Failures = std::vector<std::shared_ptr<const Failure>>;
   struct Outcome {
-    const Compiled* compiled = nullptr;
-    Failures failures;                      // by slot, empty if there are none
-    std::shared_ptr<const Failure> raised;  // the first one
-    size_t failed = 0;                      // instructions
+    const Compiled* compiled = nullptr;  // null where no plan could be made
+    size_t failed = 0;                   // instructions
   };
-  Outcome run(Open& open, bool watched);
+  Outcome run(Open& open, Watcher* watcher);
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
   void release_scratch() noexcept;
   bool touches_failed(const Program& program) const noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
-  void execute(const Compiled& compiled, const Program& program, Outcome& outcome, bool watched);
-  static bool covers(const Program& program, uint16_t access, uint16_t space);
-  static void mark_stores(const Program& program, const Group& group, const Batch::Member& member,
-                          const std::shared_ptr<const Failure>& failure, Failures& failures);
-  static Batch what_can_run(const Batch& batch, const Program& program, Failures& failures);
+  void find_bases(const Plan& plan, const Program& program);
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
   inline static Raise raise_ = &throw_error;
@@ -341,7 +252,9 @@ class Window {
   inline static std::atomic<bool> contracting_{false};
   inline static std::atomic<bool> keeping_{false};
 
-  Executor& executor_;
+  PlanCache& plans_;
+  Queue& queue_;
+  Scratch& scratch_;
   mutable SpinLock lock_;
   std::mutex executing_;
   std::atomic<uint64_t> open_;     // number of the open program
@@ -353,17 +266,13 @@ class Window {
   Open* running_ = &programs_[1];
 
   // Guarded by executing_.
-  std::unordered_multimap<uint64_t, Cached> plans_;
-  Cached* latest_ = nullptr;                     // of plans_, the last one met
-  std::unordered_map<uint64_t, uint64_t> seen_;  // hashes seen once
-  std::unique_ptr<const Compiled> passing_;      // the plan of a program that is not cached
-  uint64_t uses_ = 0;
-  WindowStats run_;        // of the program that is running
-  bool failures_ = false;  // some block has failed
-  Frame frame_;            // kept, so that a flush allocates nothing
+  std::shared_ptr<const Compiled> compiled_;  // of the last program
+  WindowStats run_;                           // of the program that is running
+  bool failures_ = false;                     // some block has failed
+  Frame frame_;                               // kept, so that a flush allocates nothing
+  Column<void*> held_;                        // scratch of the run
   std::vector<Flushed> captured_;
-  std::vector<uint16_t> found_;        // of an AccessIndex; kept. Guarded by lock_
-  std::atomic<size_t> plan_bytes_{0};  // written under executing_
+  std::vector<uint16_t> found_;  // of an AccessIndex; kept. Guarded by lock_
 
   WindowStats stats_;  // guarded by lock_
 };

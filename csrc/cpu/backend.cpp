@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "atlas/config.h"
 #include "atlas/error.h"
+#include "atlas/float_mode.h"
 #include "cpu/allocator.h"
 #include "cpu/system.h"
 
@@ -13,13 +17,40 @@ namespace hologram {
 namespace cpu {
 namespace {
 
-struct Code final : GroupCode {
-  explicit Code(const Group& group) : compiled(cpu::compile(group)) {}
-  size_t bytes() const noexcept override { return compiled->bytes(); }
-  std::unique_ptr<CompiledGroup> compiled;
+struct Code final : PlanCode {
+  size_t bytes() const noexcept override {
+    size_t sum = 0;
+    for (const auto& group : groups) sum += group->bytes();
+    return sum;
+  }
+  std::vector<std::unique_ptr<CompiledGroup>> groups;  // one per batch
 };
 
 constinit std::atomic<Parallel*> threads{nullptr};
+
+// The calling thread: what is submitted is finished on return.
+class CallingThread final : public Queue {
+ public:
+  Ticket submit(const PlanCode& code, Frame& frame) override {
+    const FloatModeGuard mode(frame.program().float_mode);
+    Parallel* const parallel = threads.load(std::memory_order_acquire);
+    const auto& groups = static_cast<const Code&>(code).groups;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      Frame::Pass pass(frame, i);
+      try {
+        run(*groups[i], pass.bindings(), parallel != nullptr ? *parallel : serial());
+      } catch (const std::exception& error) {
+        pass.fail(error);
+      }
+    }
+    return last_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  bool done(Ticket) noexcept override { return true; }
+  void wait(Ticket) override {}
+
+ private:
+  std::atomic<Ticket> last_{0};
+};
 
 }  // namespace
 
@@ -27,14 +58,14 @@ void set_parallel(Parallel& parallel) noexcept {
   threads.store(&parallel, std::memory_order_release);
 }
 
-std::unique_ptr<GroupCode> CpuBackend::Executor::compile(const Group& group) {
-  return std::make_unique<Code>(group);
+std::unique_ptr<PlanCode> CpuBackend::compile(const Plan& plan) {
+  auto code = std::make_unique<Code>();
+  for (const Batch& batch : plan.batches) code->groups.push_back(cpu::compile(batch.group));
+  return code;
 }
 
-void CpuBackend::Executor::run(const GroupCode& code, std::span<const Binding> bindings) {
-  Parallel* const parallel = threads.load(std::memory_order_acquire);
-  cpu::run(*static_cast<const Code&>(code).compiled, bindings,
-           parallel != nullptr ? *parallel : serial());
+std::unique_ptr<Queue> CpuBackend::make_queue() {
+  return std::make_unique<CallingThread>();
 }
 
 CpuBackend::CpuBackend(int ordinal, int count) {

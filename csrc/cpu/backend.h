@@ -18,16 +18,11 @@ class CpuBackend final : public Backend {
   void* allocate_segment(size_t bytes) noexcept override;
   void free_segment(void* data, size_t bytes) noexcept override;
   size_t available_memory() const noexcept override;
-  GroupExecutor& executor() noexcept override { return executor_; }
+  std::unique_ptr<PlanCode> compile(const Plan& plan) override;
+  std::unique_ptr<Queue> make_queue() override;
 
  private:
-  class Executor final : public GroupExecutor {
-   public:
-    std::unique_ptr<GroupCode> compile(const Group& group) override;
-    void run(const GroupCode& code, std::span<const Binding> bindings) override;
-  };
   DeviceProperties properties_;
-  Executor executor_;
 };
 
 }  // namespace hologram::cpu

@@ -31,27 +31,30 @@ uint64_t now() noexcept {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
+struct Heap : Scratch {
+  void* allocate_scratch(size_t bytes) override { return std::malloc(bytes); }
+  void free_scratch(void* memory) noexcept override { std::free(memory); }
+};
+
 // Compiles and runs nothing.
-struct Idle final : Executor {
-  std::unique_ptr<GroupCode> compile(const Group&) override {
-    return std::make_unique<GroupCode>();
-  }
-  void run(const GroupCode&, std::span<const Binding>) override {}
-  void* allocate_scratch(size_t) override { return nullptr; }
-  void free_scratch(void*) noexcept override {}
+struct Idle final : PlanCompiler, Queue, Heap {
+  struct Code final : PlanCode {
+    size_t bytes() const noexcept override { return 0; }
+  };
+  std::unique_ptr<PlanCode> compile(const Plan&) override { return std::make_unique<Code>(); }
+  Ticket submit(const PlanCode&, Frame&) override { return 1; }
+  bool done(Ticket) noexcept override { return true; }
+  void wait(Ticket) override {}
 };
 
 // The CPU backend's.
-struct Real final : Executor {
+struct Real final : PlanCompiler, Queue, Heap {
   std::unique_ptr<Backend> backend = make_cpu_backend(0, 1);
-  std::unique_ptr<GroupCode> compile(const Group& group) override {
-    return backend->executor().compile(group);
-  }
-  void run(const GroupCode& code, std::span<const Binding> bindings) override {
-    backend->executor().run(code, bindings);
-  }
-  void* allocate_scratch(size_t bytes) override { return std::malloc(bytes); }
-  void free_scratch(void* memory) noexcept override { std::free(memory); }
+  std::unique_ptr<Queue> queue = backend->make_queue();
+  std::unique_ptr<PlanCode> compile(const Plan& plan) override { return backend->compile(plan); }
+  Ticket submit(const PlanCode& code, Frame& frame) override { return queue->submit(code, frame); }
+  bool done(Ticket ticket) noexcept override { return queue->done(ticket); }
+  void wait(Ticket ticket) override { queue->wait(ticket); }
 };
 
 // A block whose memory outlives it. Objects are used again, as the device's are.
@@ -69,7 +72,9 @@ struct BenchBlock final : BlockState {
 std::vector<void*> BenchBlock::unused;
 
 struct Stream {
-  explicit Stream(Executor& executor) : window(executor) {}
+  template <class Executor>
+  explicit Stream(Executor& executor) : plans(executor), window(plans, executor, executor) {}
+  PlanCache plans;
   Window window;
 
   BlockState* make(float* data, int64_t count, bool old = false) {

@@ -28,7 +28,8 @@ class FakeBackend final : public Backend {
   }
   ~FakeBackend() override { CHECK_EQ(held.load(), 0u); }
 
-  GroupExecutor& executor() noexcept override { std::abort(); }
+  std::unique_ptr<PlanCode> compile(const Plan&) override { std::abort(); }
+  std::unique_ptr<Queue> make_queue() override { std::abort(); }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override {

@@ -71,7 +71,8 @@ template <class E>
 struct StreamOn {
   E executor;
   Heap heap;
-  Window window{executor};
+  PlanCache plans{executor};
+  Window window{plans, executor, executor};
   TestBlock* make(int64_t count) {
     auto* block = new TestBlock(heap, static_cast<size_t>(count) * 4);
     block->born = window.open_program();
@@ -93,20 +94,12 @@ struct StreamOn {
 using Stream = StreamOn<Interpreter>;
 
 // Counts the bytes of scratch that were asked for.
-struct Counting final : Executor {
-  Interpreter interpreter;
+struct Counting final : Interpreter {
   size_t scratch = 0;
-  std::unique_ptr<GroupCode> compile(const Group& group) override {
-    return interpreter.compile(group);
-  }
-  void run(const GroupCode& code, std::span<const Binding> bindings) override {
-    interpreter.run(code, bindings);
-  }
   void* allocate_scratch(size_t bytes) override {
     scratch += bytes;
-    return interpreter.allocate_scratch(bytes);
+    return Interpreter::allocate_scratch(bytes);
   }
-  void free_scratch(void* memory) noexcept override { interpreter.free_scratch(memory); }
 };
 
 }  // namespace
@@ -745,13 +738,14 @@ TEST(window_bounds_the_bytes_of_plans) {
   // Long programs, until plans have to go.
   for (size_t pattern = 2; s.window.stats().plan_evictions == 0 && pattern < 4000; ++pattern) {
     for (int round = 0; round < 2; ++round) run(Window::kMostInstructions, pattern);
-    CHECK(s.window.stats().plan_bytes <= Window::kMostPlanBytes);
+    CHECK(s.window.stats().plan_bytes <= PlanCache::kMostBytes);
   }
   CHECK(s.window.stats().plan_evictions > 0);
   s.window.reset_stats();
   run(3, 1);  // was not used for the longest time
   CHECK_EQ(s.window.stats().plan_misses, 1u);
-  s.window.drop_plans();
+  s.window.drop_plan();
+  s.plans.clear();
   CHECK_EQ(s.window.stats().plan_bytes, 0u);
   s.window.reset_stats();
   for (int round = 0; round < 3; ++round) run(3, 1);
@@ -933,7 +927,8 @@ void drop_shared(SharedBlock* block) {
 // and flushes: results are those of one thread.
 TEST(window_threads_record_on_disjoint_blocks) {
   Interpreter executor;
-  Window window(executor);
+  PlanCache plans(executor);
+  Window window(plans, executor, executor);
   constexpr int kRounds = 300;
   constexpr int64_t kCount = 37;
   std::mutex mutex;
@@ -1226,27 +1221,26 @@ TEST(window_random_programs_equal_operation_by_operation) {
 namespace {
 
 // Fails where it is told to.
-struct FailingExecutor final : Executor {
-  std::unique_ptr<GroupCode> compile(const Group& group) override {
+struct FailingExecutor final : Interpreter {
+  std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     if (fail_compile) throw Error("compile failed");
-    return real.compile(group);
+    return Interpreter::compile(plan);
   }
-  void run(const GroupCode& code, std::span<const Binding> bindings) override {
+  void run(const Group& group, std::span<const Binding> bindings) override {
     if (runs++ == fail_run) throw Error("run failed");
-    real.run(code, bindings);
+    Interpreter::run(group, bindings);
   }
   void* allocate_scratch(size_t bytes) override {
     if (meanwhile) meanwhile();
     if (bytes >= refuse_from) throw OutOfMemory(bytes, 100, 100, 100);
     ++held;
-    return real.allocate_scratch(bytes);
+    return Interpreter::allocate_scratch(bytes);
   }
   void free_scratch(void* memory) noexcept override {
     --held;
-    real.free_scratch(memory);
+    Interpreter::free_scratch(memory);
   }
 
-  Interpreter real;
   bool fail_compile = false;
   int fail_run = -1, runs = 0, held = 0;
   size_t refuse_from = ~size_t{0};

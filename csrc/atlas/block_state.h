@@ -1,0 +1,39 @@
+// What the core knows of a block of memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "atlas/frame.h"
+
+namespace hologram {
+
+class Window;
+
+// What the core knows of the memory of a storage; whoever owns the memory derives from it.
+struct BlockState {
+  virtual ~BlockState() = default;
+  // Gives the memory back to its pool; the object lives on.
+  virtual void give_back_memory() noexcept = 0;
+  // The owner is done with the memory, which stays until the window has: it counts as free.
+  virtual void retire_memory() noexcept {}
+
+  char* data = nullptr;
+  size_t bytes = 0;
+  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
+  std::atomic<uint64_t> program{0};
+  std::atomic<Window*> window{nullptr};
+  uint16_t slot = 0;
+  int32_t last_access = -1;  // of that program to the block
+  int32_t crowd = -1;        // where its accesses are found once they are many
+  // Allocated while the window's program of this number was open.
+  static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
+  uint64_t born = 0;
+  // Its values could not be computed. `failure` says why and is guarded by the window's lock.
+  std::atomic<bool> failed{false};
+  std::shared_ptr<const Failure> failure;
+};
+
+}  // namespace hologram

@@ -1,0 +1,145 @@
+#include "atlas/frame.h"
+
+#include <algorithm>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "atlas/block_state.h"
+#include "atlas/error.h"
+#include "atlas/overlap.h"
+
+namespace hologram {
+namespace {
+
+// What a profiler shows of a pass: its operations, in order, each once.
+std::string pass_name(const Group& group) {
+  constexpr size_t kMostNames = 8;
+  std::vector<std::string_view> names;
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::compute) continue;
+    const std::string_view name = op_info(node.op).name;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) names.push_back("copy");
+  std::string text = "hologram::pass (";
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+    if (i != 0) text += ", ";
+    text += names[i];
+  }
+  return text + (names.size() > kMostNames ? ", ...)" : ")");
+}
+
+}  // namespace
+
+std::shared_ptr<const Failure> failure_of(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+                             dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
+}
+
+bool covers(const Program& program, uint16_t access, uint16_t space) {
+  const AccessKey& key = program.accesses[access];
+  return key.layout == Layout::dense && program.places[access].offset == 0 &&
+         static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
+             program.blocks[key.slot]->bytes;
+}
+
+void Frame::begin(const Plan& plan, const Traversals& traversals, const Program& program,
+                  Watcher* watcher, Failures missing) {
+  plan_ = &plan;
+  traversals_ = &traversals;
+  program_ = &program;
+  watcher_ = watcher;
+  failures = std::move(missing);
+  raised = nullptr;
+  bytes_moved = 0;
+}
+
+Frame::Pass::Pass(Frame& frame, size_t number)
+    : frame_(frame),
+      batch_(&frame.plan_->batches[number]),
+      rest_(frame.failures.empty() ? std::nullopt : frame.what_can_run(*batch_)),
+      watched_(frame.watcher_, [&] { return pass_name(batch_->group); }) {
+  if (rest_) [[unlikely]]
+    batch_ = &*rest_;
+  frame.bind(*batch_, (*frame.traversals_)[number]);
+}
+
+void Frame::Pass::fail(const std::exception& error) {
+  const auto failure = failure_of(error);
+  if (!frame_.raised) frame_.raised = failure;
+  frame_.failures.resize(frame_.program_->slots.size());
+  for (const auto& member : batch_->members) frame_.mark_stores(batch_->group, member, failure);
+}
+
+// Says of the blocks that a member of a batch stores to that they failed, or with null that they
+// are computed, where the store covers them.
+void Frame::mark_stores(const Group& group, const Batch::Member& member,
+                        const std::shared_ptr<const Failure>& failure) {
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::store) continue;
+    const uint16_t access = member.accesses[node.b];
+    if (failure || covers(*program_, access, member.space)) {
+      failures[program_->accesses[access].slot] = failure;
+    }
+  }
+}
+
+// The members that load nothing that is missing. What the others store fails.
+std::optional<Batch> Frame::what_can_run(const Batch& batch) {
+  Batch result{batch.group, {}};
+  for (const auto& member : batch.members) {
+    std::shared_ptr<const Failure> failure;
+    for (const Node& node : batch.group.nodes) {
+      if (node.kind != NodeKind::load || failure) continue;
+      failure = failures[program_->accesses[member.accesses[node.a]].slot];
+    }
+    if (!failure) result.members.push_back(member);
+    mark_stores(batch.group, member, failure);
+  }
+  return result;
+}
+
+void Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals) {
+  bindings_.clear();
+  operands_.clear();
+  immediates_.clear();
+  strides_.clear();
+  const Program& program = *program_;
+  for (const auto& member : batch.members) {
+    std::span<const int64_t> sizes;
+    if (member.shape != 0) sizes = program.shapes[member.shape].sizes;
+    const int64_t count = program.counts[member.space];
+    for (size_t k = 0; k < member.accesses.size(); ++k) {
+      const uint16_t access = member.accesses[k];
+      const AccessKey& key = program.accesses[access];
+      const Place& place = program.places[access];
+      operands_.push_back(bases[key.slot] + place.offset);
+      bytes_moved += traversals[k] * footprint(program, access);
+      if (sizes.empty()) continue;
+      const int64_t* own =
+          key.layout == Layout::strided ? program.strides.data() + place.stride : nullptr;
+      for (size_t d = 0; d < sizes.size(); ++d) strides_.push_back(own != nullptr ? own[d] : 0);
+    }
+    for (const uint16_t number : member.immediates) {
+      immediates_.push_back(program.immediates[number]);
+    }
+    bindings_.push_back(
+        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
+  }
+  // Only now they have stopped moving.
+  size_t operand = 0, immediate = 0, stride = 0;
+  for (size_t i = 0; i < bindings_.size(); ++i) {
+    const auto& member = batch.members[i];
+    Binding& binding = bindings_[i];
+    binding.operands = operands_.data() + operand;
+    binding.immediates = immediates_.data() + immediate;
+    binding.strides = strides_.data() + stride;
+    operand += member.accesses.size();
+    immediate += member.immediates.size();
+    stride += member.accesses.size() * static_cast<size_t>(binding.rank);
+  }
+}
+
+}  // namespace hologram

@@ -1,0 +1,119 @@
+// What changes from one run of a plan to the next: addresses, sizes and numbers, and what failed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atlas/canonicalise.h"
+#include "atlas/column.h"
+#include "atlas/program.h"
+
+namespace hologram {
+
+// Why an instruction was not executed.
+struct Failure {
+  std::string what;
+  bool out_of_memory = false;
+};
+std::shared_ptr<const Failure> failure_of(const std::exception& error);
+
+// Is told what runs, for profilers: by the thread that runs it, outside all locks but the one
+// that runs programs one after another, so it must not flush.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  // Asked at each flush; the others are called only where it answers yes.
+  virtual bool watches() noexcept = 0;
+  virtual void begin(const std::string& name) = 0;
+  virtual void end() noexcept = 0;  // of what began last and has not ended
+};
+
+// Tells a watcher, if there is one, how long it lives.
+class Watched {
+ public:
+  template <class Name>
+  Watched(Watcher* watcher, Name&& name) : watcher_(watcher) {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->begin(name());
+  }
+  ~Watched() {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->end();
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  Watcher* watcher_;
+};
+
+// How often each operand of each batch of a plan is gone through.
+using Traversals = std::vector<std::vector<uint8_t>>;
+
+// Why the values of a slot are missing; null, or nothing at all, where they are there.
+using Failures = std::vector<std::shared_ptr<const Failure>>;
+
+// Kept from run to run, so that a run allocates nothing.
+class Frame {
+ public:
+  // Before the passes of a plan. All four are the caller's until the last pass has ended; `watcher`
+  // may be null. `failures` holds what is missing already.
+  void begin(const Plan& plan, const Traversals& traversals, const Program& program,
+             Watcher* watcher, Failures failures = {});
+
+  size_t passes() const noexcept { return plan_->batches.size(); }
+  const Program& program() const noexcept { return *program_; }
+
+  // Address of each slot's block; null where the plan never touches it.
+  Column<char*> bases;
+
+  // One pass that runs or is enqueued. One at a time, each once, in order.
+  class Pass {
+   public:
+    Pass(Frame& frame, size_t number);
+    // Of the groups that load nothing that is missing. Valid while the pass lives.
+    std::span<const Binding> bindings() const noexcept {
+      return {frame_.bindings_.data(), frame_.bindings_.size()};
+    }
+    // It cannot run, and has stored nothing.
+    void fail(const std::exception& error);
+
+   private:
+    Frame& frame_;
+    const Batch* batch_;
+    std::optional<Batch> rest_;
+    const Watched watched_;
+  };
+
+  // After the last pass.
+  Failures failures;                      // by slot, empty if there are none
+  std::shared_ptr<const Failure> raised;  // the first one
+  uint64_t bytes_moved = 0;               // loaded and stored by the passes
+
+ private:
+  void bind(const Batch& batch, const std::vector<uint8_t>& traversals);
+  std::optional<Batch> what_can_run(const Batch& batch);
+  void mark_stores(const Group& group, const Batch::Member& member,
+                   const std::shared_ptr<const Failure>& failure);
+
+  const Plan* plan_ = nullptr;
+  const Traversals* traversals_ = nullptr;
+  const Program* program_ = nullptr;
+  Watcher* watcher_ = nullptr;
+  // Of the pass.
+  Column<Binding> bindings_;
+  Column<void*> operands_;
+  Column<uint64_t> immediates_;
+  Column<int64_t> strides_;
+};
+
+// Whether storing to an access leaves nothing of what its block held.
+bool covers(const Program& program, uint16_t access, uint16_t space);
+
+}  // namespace hologram
