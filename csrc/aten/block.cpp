@@ -373,14 +373,14 @@ bool is_overlaid(const Block& block) noexcept {
 
 void synchronize_storage(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
-    Window::synchronize(*block);
+    Window::finish(*block);
   }
 }
 
 void synchronize_shared(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
     hologram::device(block->device).window().fence();
-    Window::synchronize(*block);
+    Window::finish(*block);
   }
 }
 
@@ -483,7 +483,7 @@ c10::StorageImpl* twin(const c10::Storage& storage) {
     adopt(impl);
     block = block_of(impl->data_ptr());
   }
-  Window::synchronize(*block);
+  Window::finish(*block);
   auto* twin = block->twin.load(std::memory_order_acquire);
   if (twin == nullptr) {
     if (block->foreign) {

@@ -25,6 +25,8 @@ struct BlockState {
   // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
+  // Of the last submission on the window's queue that touches it and was not finished at once.
+  std::atomic<uint64_t> ticket{0};
   uint16_t slot = 0;
   int32_t last_access = -1;  // of that program to the block
   int32_t crowd = -1;        // where its accesses are found once they are many

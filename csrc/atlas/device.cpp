@@ -39,6 +39,7 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
 
 void Device::synchronize() {
   window_.flush(FlushReason::synchronize);
+  window_.wait();
 }
 
 void Device::drop_plans() {

@@ -15,18 +15,6 @@
 
 namespace hologram {
 
-// A plan with its code.
-struct Compiled {
-  Compiled(PlanCompiler& compiler, const Program& program);
-  size_t bytes() const;
-
-  Program key;  // of the program, where the cache holds it
-  Plan plan;
-  Traversals traversals;
-  std::unique_ptr<PlanCode> code;
-  mutable std::atomic<uint64_t> used{0};  // when, in the cache's time
-};
-
 class PlanCache {
  public:
   explicit PlanCache(PlanCompiler& compiler) : compiler_(compiler) {}

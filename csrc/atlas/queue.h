@@ -6,12 +6,14 @@
 // done.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "atlas/canonicalise.h"
 #include "atlas/frame.h"
+#include "atlas/program.h"
 
 namespace hologram {
 
@@ -32,16 +34,32 @@ class PlanCompiler {
   virtual std::unique_ptr<PlanCode> compile(const Plan& plan) = 0;
 };
 
+// A plan with its code.
+struct Compiled {
+  Compiled(PlanCompiler& compiler, const Program& program);
+  size_t bytes() const;
+
+  Program key;  // of the program, where a cache holds it
+  Plan plan;
+  Traversals traversals;
+  std::unique_ptr<PlanCode> code;
+  mutable std::atomic<uint64_t> used{0};  // when, in the cache's time
+};
+
 class Queue {
  public:
   virtual ~Queue() = default;
   // Enqueues the passes of a plan, in order. Never waits for what is enqueued already. What the
-  // queue keeps of the frame it copies: the frame and its program are the caller's again on return,
-  // the memory that they name only when the ticket is done. A pass that cannot be enqueued is
-  // reported to the frame, before anything of it is stored; all others are enqueued.
-  virtual Ticket submit(const PlanCode& code, Frame& frame) = 0;
+  // queue keeps of the frame it copies: the frame and its program are the caller's again on return.
+  // The memory that they name is in use until the ticket is done; work of the same queue may use it
+  // again at once. Code that is still needed after the return is kept by holding `compiled`. A pass
+  // that cannot be enqueued is reported to the frame, before anything of it is stored; all others
+  // are enqueued.
+  virtual Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) = 0;
 
+  // Whether everything up to a ticket is finished. Never waits.
   virtual bool done(Ticket ticket) noexcept = 0;
+  // Returns when it is.
   virtual void wait(Ticket ticket) = 0;
 };
 

@@ -409,6 +409,14 @@ void Window::flush(FlushReason reason) {
         block->failure = frame_.failures[i];
         block->failed.store(block->failure != nullptr, std::memory_order_release);
       }
+      if (outcome.ticket != 0) [[likely]] {
+        submitted_.store(outcome.ticket, std::memory_order_release);
+        if (!queue_.done(outcome.ticket)) [[unlikely]] {
+          for (BlockState* const block : running_->program.blocks) {
+            block->ticket.store(outcome.ticket, std::memory_order_relaxed);
+          }
+        }
+      }
       // From here on keep() leaves the program's blocks to their owners.
       done_.store(number, std::memory_order_release);
     }
@@ -434,6 +442,12 @@ std::vector<Flushed> Window::end_capture() {
   capturing_.store(false, std::memory_order_relaxed);
   const std::lock_guard running(executing_);
   return std::exchange(captured_, {});
+}
+
+void Window::wait(BlockState& block, Ticket ticket) {
+  queue_.wait(ticket);
+  // Unless something was submitted meanwhile.
+  block.ticket.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
 }
 
 void Window::raise(const BlockState& block) const {
@@ -539,7 +553,7 @@ Window::Outcome Window::run(Open& open, Watcher* watcher) {
         find_bases(compiled_->plan, program);
         frame_.begin(compiled_->plan, compiled_->traversals, program, watcher, std::move(missing));
         outcome.compiled = compiled_.get();
-        queue_.submit(*compiled_->code, frame_);
+        outcome.ticket = queue_.submit(compiled_, frame_);
         break;
       }
     }
@@ -634,6 +648,7 @@ void Window::reset_stats() {
 void Window::lock_for_fork() noexcept {
   try {
     flush(FlushReason::exit);
+    wait();
   } catch (...) {
     // What could not run raises where it is read.
   }

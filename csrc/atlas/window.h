@@ -159,8 +159,9 @@ class Window {
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
 
-  // Runs what has been recorded, and waits for what another thread is running. Raises the first
-  // failure of the program, after everything that could run has.
+  // Submits what has been recorded, and what another thread is about to submit is on the queue on
+  // return. Raises the first failure of the program that is known by then, after everything else is
+  // on the queue.
   void flush(FlushReason reason);
 
   // Every record() that began before has ended when this returns, and every later one sees what the
@@ -177,15 +178,30 @@ class Window {
   // memory back and destroys the object later.
   static bool keep(BlockState* block) noexcept;
 
-  // Before anything outside a stream reads or writes a block: flushes the window it is pending in.
-  // Raises the failure of a block that failed.
-  static void synchronize(BlockState& block, FlushReason reason = FlushReason::read) {
+  // Before other work that the window's queue runs touches a block: what is recorded on it is on
+  // the queue on return.
+  static void submit(BlockState& block, FlushReason reason = FlushReason::read) {
     if (block.program.load(std::memory_order_acquire) == 0) return;
     Window* window = block.window.load(std::memory_order_relaxed);
     if (window->pending(block)) window->flush(reason);
+  }
+
+  // Before the host, or anything else outside the queue, reads or writes a block: what is recorded
+  // on it has been executed on return. Raises the failure of a block that failed, and what
+  // Queue::wait does.
+  static void finish(BlockState& block, FlushReason reason = FlushReason::read) {
+    if (block.program.load(std::memory_order_acquire) == 0) return;
+    Window* window = block.window.load(std::memory_order_relaxed);
+    if (window->pending(block)) window->flush(reason);
+    if (const Ticket ticket = block.ticket.load(std::memory_order_acquire); ticket != 0)
+        [[unlikely]]
+      window->wait(block, ticket);
     if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
       window->raise(block);
   }
+
+  // Waits for all that was submitted. Raises what Queue::wait does.
+  void wait() { queue_.wait(submitted_.load(std::memory_order_acquire)); }
 
   WindowStats stats() const;
   void reset_stats();
@@ -228,11 +244,13 @@ class Window {
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
+  void wait(BlockState& block, Ticket ticket);
   void raise(const BlockState& block) const;
 
   struct Outcome {
     const Compiled* compiled = nullptr;  // null where no plan could be made
     size_t failed = 0;                   // instructions
+    Ticket ticket = 0;
   };
   Outcome run(Open& open, Watcher* watcher);
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
@@ -258,7 +276,8 @@ class Window {
   mutable SpinLock lock_;
   std::mutex executing_;
   std::atomic<uint64_t> open_;     // number of the open program
-  std::atomic<uint64_t> done_{0};  // number of the last program that ran
+  std::atomic<uint64_t> done_{0};  // number of the last program that was submitted
+  std::atomic<Ticket> submitted_{0};
   std::atomic<bool> empty_{true};
   std::atomic<bool> capturing_{false};
   std::array<Open, 2> programs_;

@@ -31,10 +31,10 @@ constinit std::atomic<Parallel*> threads{nullptr};
 // The calling thread: what is submitted is finished on return.
 class CallingThread final : public Queue {
  public:
-  Ticket submit(const PlanCode& code, Frame& frame) override {
+  Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
     const FloatModeGuard mode(frame.program().float_mode);
     Parallel* const parallel = threads.load(std::memory_order_acquire);
-    const auto& groups = static_cast<const Code&>(code).groups;
+    const auto& groups = static_cast<const Code&>(*compiled->code).groups;
     for (size_t i = 0; i < groups.size(); ++i) {
       Frame::Pass pass(frame, i);
       try {

@@ -42,7 +42,7 @@ struct Idle final : PlanCompiler, Queue, Heap {
     size_t bytes() const noexcept override { return 0; }
   };
   std::unique_ptr<PlanCode> compile(const Plan&) override { return std::make_unique<Code>(); }
-  Ticket submit(const PlanCode&, Frame&) override { return 1; }
+  Ticket submit(const std::shared_ptr<const Compiled>&, Frame&) override { return 1; }
   bool done(Ticket) noexcept override { return true; }
   void wait(Ticket) override {}
 };
@@ -52,7 +52,9 @@ struct Real final : PlanCompiler, Queue, Heap {
   std::unique_ptr<Backend> backend = make_cpu_backend(0, 1);
   std::unique_ptr<Queue> queue = backend->make_queue();
   std::unique_ptr<PlanCode> compile(const Plan& plan) override { return backend->compile(plan); }
-  Ticket submit(const PlanCode& code, Frame& frame) override { return queue->submit(code, frame); }
+  Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
+    return queue->submit(compiled, frame);
+  }
   bool done(Ticket ticket) noexcept override { return queue->done(ticket); }
   void wait(Ticket ticket) override { queue->wait(ticket); }
 };

@@ -1,7 +1,16 @@
-// What the window's tests run on: plans go through the reference interpreter, at once.
+// What the window's tests run on: plans go through the reference interpreter, at once or, like a
+// device's, some time later on a thread.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "atlas/float_mode.h"
 #include "atlas/window.h"
@@ -13,26 +22,80 @@ using namespace hologram;
 
 class Interpreter : public PlanCompiler, public Queue, public Scratch {
  public:
+  Interpreter() = default;
+  ~Interpreter() override {
+    if (!thread_.joinable()) return;
+    push([this] { ending_ = true; });
+    thread_.join();
+  }
+
+  // From here on submissions run on a thread, each when it has waited as `delay` does.
+  void be_late(std::function<void()> delay) {
+    delay_ = std::move(delay);
+    thread_ = std::thread([this] { work(); });
+  }
+  bool late() const { return thread_.joinable(); }
+
+  // After all that was submitted before.
+  Ticket push(std::function<void()> task) {
+    const std::lock_guard guard(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+    return ++last_;
+  }
+  void wait_for_all() {
+    if (late()) wait(last_);
+  }
+
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     return std::make_unique<Code>(plan);
   }
-  Ticket submit(const PlanCode& code, Frame& frame) override {
-    const FloatModeGuard mode(frame.program().float_mode);
-    const Plan& plan = static_cast<const Code&>(code).plan;
+
+  Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
+    const FloatMode mode = frame.program().float_mode;
+    const Plan& plan = static_cast<const Code&>(*compiled->code).plan;
+    std::vector<OwnBindings> passes;
     for (size_t i = 0; i < plan.batches.size(); ++i) {
       Frame::Pass pass(frame, i);
+      if (late()) {
+        passes.emplace_back(plan.batches[i].group, pass.bindings());
+        continue;
+      }
+      const FloatModeGuard guard(mode);
       try {
         run(plan.batches[i].group, pass.bindings());
       } catch (const Error& error) {
         pass.fail(error);
       }
     }
-    return ++last_;
+    if (!late()) return ++last_;
+    return push([this, mode, compiled, passes = std::move(passes)] {
+      delay_();
+      const FloatModeGuard guard(mode);
+      const Plan& its = static_cast<const Code&>(*compiled->code).plan;
+      for (size_t i = 0; i < passes.size(); ++i) {
+        for (const auto& binding : passes[i].bindings) {
+          run(its.batches[i].group, {&binding, 1});
+        }
+      }
+    });
   }
-  bool done(Ticket) noexcept override { return true; }
-  void wait(Ticket) override {}
+  bool done(Ticket ticket) noexcept override {
+    return !late() || finished_.load(std::memory_order_acquire) >= ticket;
+  }
+  void wait(Ticket ticket) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done(ticket); });
+  }
+
   void* allocate_scratch(size_t bytes) override { return ::operator new(bytes); }
-  void free_scratch(void* memory) noexcept override { ::operator delete(memory); }
+  void free_scratch(void* memory) noexcept override {
+    if (late()) {
+      push([memory] { ::operator delete(memory); });
+    } else {
+      ::operator delete(memory);
+    }
+  }
 
  protected:
   virtual void run(const Group& group, std::span<const Binding> bindings) {
@@ -45,7 +108,53 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
     size_t bytes() const noexcept override { return sizeof *this; }
     const Plan& plan;
   };
-  std::atomic<Ticket> last_{0};
+
+  // Bindings with arrays of their own.
+  struct OwnBindings {
+    OwnBindings(const Group& group, std::span<const Binding> source)
+        : bindings(source.begin(), source.end()) {
+      for (Binding& binding : bindings) {
+        const auto rank = static_cast<size_t>(binding.rank);
+        binding.operands = keep(binding.operands, group.operands.size());
+        binding.immediates = keep(binding.immediates, static_cast<size_t>(group.immediates));
+        binding.sizes = keep(binding.sizes, rank);
+        binding.strides = keep(binding.strides, rank * group.operands.size());
+      }
+    }
+    template <class T>
+    const T* keep(const T* array, size_t count) {
+      auto copy = std::make_shared<std::vector<T>>(array, array + count);
+      arrays.push_back(copy);
+      return copy->data();
+    }
+    std::vector<Binding> bindings;
+    std::vector<std::shared_ptr<void>> arrays;
+  };
+
+  void work() {
+    while (!ending_) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !tasks_.empty(); });
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+      task = nullptr;
+      const std::lock_guard guard(mutex_);
+      finished_.fetch_add(1, std::memory_order_release);
+      changed_.notify_all();
+    }
+  }
+
+  std::function<void()> delay_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::atomic<Ticket> last_{0}, finished_{0};
+  bool ending_ = false;  // the thread's
+  std::thread thread_;
 };
 
 }  // namespace interpreter

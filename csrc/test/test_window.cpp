@@ -23,17 +23,24 @@ struct Heap {
   std::vector<std::unique_ptr<char[]>> all;
   int retired = 0;  // blocks whose owner has gone before the window was done
 
+  Interpreter* queue = nullptr;  // that the memory is used by, if that is late
+
   char* allocate(size_t bytes) {
     if (const auto found = idle.find(bytes); found != idle.end()) {
       char* memory = found->second;
       idle.erase(found);
+      if (queue != nullptr) queue->wait_for_all();  // the host writes to it next
       return memory;
     }
     all.push_back(std::make_unique<char[]>(bytes));
     return all.back().get();
   }
   void give_back(char* memory, size_t bytes) {
-    std::memset(memory, 0x7b, bytes);
+    if (queue != nullptr) {
+      queue->push([=] { std::memset(memory, 0x7b, bytes); });
+    } else {
+      std::memset(memory, 0x7b, bytes);
+    }
     idle.emplace(bytes, memory);
   }
 };
@@ -69,8 +76,8 @@ Operands binary(Op op, int64_t count, View out, View a, View b, DType dtype = DT
 
 template <class E>
 struct StreamOn {
-  E executor;
   Heap heap;
+  E executor;
   PlanCache plans{executor};
   Window window{plans, executor, executor};
   TestBlock* make(int64_t count) {
@@ -85,13 +92,27 @@ struct StreamOn {
     return block;
   }
   static std::vector<float> read(TestBlock* block) {
-    Window::synchronize(*block);
+    Window::finish(*block);
     std::vector<float> values(block->bytes / 4);
     std::memcpy(values.data(), block->data, block->bytes);
     return values;
   }
 };
 using Stream = StreamOn<Interpreter>;
+
+// A stream whose programs run on a thread, while the gate is open.
+struct LateStream : Stream {
+  LateStream() {
+    heap.queue = &executor;
+    executor.be_late([this] { open.wait(false); });
+  }
+  ~LateStream() { let_run(); }
+  void let_run() {
+    open = true;
+    open.notify_all();
+  }
+  std::atomic<bool> open{false};
+};
 
 // Counts the bytes of scratch that were asked for.
 struct Counting final : Interpreter {
@@ -785,7 +806,7 @@ TEST(window_records_whether_denormals_are_flushed) {
     s.window.record(binary(Op::add, 1, dense(twice), dense(x), dense(x)));
     {
       const FloatModeGuard guard(flushing);  // of the thread that needs the result: of no account
-      Window::synchronize(*twice);
+      Window::finish(*twice);
       CHECK_EQ(float_mode(), flushing);
     }
     CHECK_EQ(bits(kept), tiny);
@@ -820,7 +841,7 @@ TEST(window_gives_values_between_groups_memory) {
     s.window.record(binary(Op::add, 4, dense(y, DType::f64), dense(t), dense(x), DType::f64));
     drop(t);
     auto* other = s.filled({9, 9, 9, 9});  // where the value was
-    Window::synchronize(*y);
+    Window::finish(*y);
     double sums[4];
     std::memcpy(sums, y->data, sizeof sums);
     CHECK_EQ(sums[3], 16.0);
@@ -952,13 +973,13 @@ TEST(window_threads_record_on_disjoint_blocks) {
       }
       drop_shared(u);
       if (round % 7 == 0) {
-        Window::synchronize(*x);
+        Window::finish(*x);
         float value;
         std::memcpy(&value, x->data + 4 * (kCount - 1), 4);
         CHECK_EQ(value, start + static_cast<float>(round) + 1);
       }
     }
-    Window::synchronize(*x);
+    Window::finish(*x);
     float value;
     std::memcpy(&value, x->data, 4);
     CHECK_EQ(value, start + kRounds);
@@ -991,7 +1012,11 @@ namespace {
 
 // One of two worlds that run the same random program, one of them operation by operation.
 struct World {
-  explicit World(bool at_once) : eager(at_once) {}
+  explicit World(bool at_once, bool late = false) : eager(at_once) {
+    if (!late) return;
+    s.heap.queue = &s.executor;
+    s.executor.be_late([] { std::this_thread::yield(); });
+  }
   bool eager;
   Stream s;
   std::vector<TestBlock*> blocks;
@@ -1048,7 +1073,7 @@ void apply(World& world, const Step& step) {
       drop(world.blocks[step.out]);
       world.blocks.erase(world.blocks.begin() + static_cast<ptrdiff_t>(step.out));
       return;
-    case Step::read: Window::synchronize(*world.blocks[step.out]); return;
+    case Step::read: Window::finish(*world.blocks[step.out]); return;
     case Step::compute: break;
   }
   Operands operands{step.copy ? kCopy : static_cast<Code>(step.op),
@@ -1175,10 +1200,10 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST(window_random_programs_equal_operation_by_operation) {
+static void compare_random_programs(uint32_t count, bool late) {
   uint64_t executed = 0, passes = 0;
-  for (uint32_t seed = 0; seed < 3000; ++seed) {
-    World fused(false), eager(true);
+  for (uint32_t seed = 0; seed < count; ++seed) {
+    World fused(false, late), eager(true);
     Window::set_keeping(seed % 4 == 3);
     Generator generator(seed);
     const size_t length = 2 + generator.pick(60);
@@ -1216,6 +1241,38 @@ TEST(window_random_programs_equal_operation_by_operation) {
   CHECK(static_cast<double>(executed) / static_cast<double>(passes) > 1.3);
   std::cerr << "instructions per pass: "
             << static_cast<double>(executed) / static_cast<double>(passes) << "\n";
+}
+
+TEST(window_random_programs_equal_operation_by_operation) {
+  compare_random_programs(3000, false);
+}
+
+TEST(window_threads_of_queues_run_random_programs) {
+  compare_random_programs(1000, true);
+}
+
+TEST(window_threads_of_queues_are_waited_for_in_finish_only) {
+  LateStream s;
+  auto* x = s.filled({1, -2, 3});
+  auto* y = s.make(3);
+  s.window.record(binary(Op::mul, 3, dense(y), dense(x), number(2)));
+  Window::submit(*y);
+  CHECK(!s.window.pending(*y));
+  CHECK_EQ(y->data[0], 0);  // it waits at the gate
+  // Another program that reads what is on its way, and a block that is freed while it is.
+  auto* z = s.make(3);
+  s.window.record(binary(Op::add, 3, dense(z), dense(y), dense(x)));
+  s.window.flush(FlushReason::user);
+  drop(y);
+  // The code is kept by whoever needs it.
+  s.window.drop_plan();
+  s.plans.clear();
+  s.let_run();
+  CHECK_EQ(Stream::read(z)[1], -6.0f);
+  CHECK_EQ(z->ticket.load(), 0u);
+  s.window.wait();
+  drop(x);
+  drop(z);
 }
 
 namespace {
@@ -1261,7 +1318,7 @@ struct FailingStream : StreamOn<FailingExecutor> {
     return error_of([&] { window.flush(FlushReason::user); });
   }
   static std::string read_error(TestBlock* block) {
-    return error_of([&] { Window::synchronize(*block); });
+    return error_of([&] { Window::finish(*block); });
   }
   template <class F>
   static std::string error_of(F&& f) {
