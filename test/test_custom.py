@@ -140,8 +140,13 @@ class TestValues(HologramTestCase):
         x = torch.arange(6, device=device).to(dtypes[0])
         for shape in ((6,), ()):
             y = torch.full(shape, 3, device=device).to(dtypes[1])
+            try:
+                wanted = in_python(operator, x, y)
+            except NotImplementedError as error:  # complex bfloat16, which torch 2.14 has by name
+                with self.assertRaisesRegex(NotImplementedError, re.escape(str(error))):
+                    operator(x, y)
+                continue
             result = operator(x, y)
-            wanted = in_python(operator, x, y)
             self.assertEqual(result.dtype, wanted.dtype)
             if device != "meta":
                 self.assertEqual(result.cpu(), wanted.cpu())

@@ -132,6 +132,13 @@ class PointwiseTestCase(HologramTestCase):
             actual, expected = actual.contiguous().view(bits), expected.contiguous().view(bits)
         self.assertTrue(torch.equal(actual, expected), f"{what}: {actual} != {expected}")
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with warnings.catch_warnings():  # that it is experimental, once in a process
+            warnings.simplefilter("ignore")
+            torch.zeros(1, dtype=torch.complex32)
+
     def run_on(self, device, function, arguments, options):
         """(result, error, number of warnings) of the function with its tensors on a device."""
 

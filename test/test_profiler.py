@@ -161,8 +161,10 @@ class TestLegacyProfiler(HologramTestCase):
             """
         )
         self.assertIn("Self HOLOGRAM", process.stdout)
-        self.assertNotIn("Failed", process.stderr)
-        self.assertNotIn("error", process.stderr.lower())
+        # What a torch that is built for CUDA says where it finds no GPU is not of this device.
+        said = [line for line in process.stderr.splitlines() if "GetDeviceCount" not in line]
+        self.assertNotIn("Failed", "\n".join(said))
+        self.assertNotIn("error", "\n".join(said).lower())
 
 
 if __name__ == "__main__":

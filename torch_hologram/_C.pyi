@@ -7,6 +7,7 @@ import torch
 torch_minor: str
 
 graphs_take_events: bool  # whatever their class
+clamp_shares_ties: bool  # its derivative, where an operand is equal to a bound
 
 def init() -> None: ...
 def is_initialized() -> bool: ...

@@ -486,14 +486,34 @@ class _Chain:
                 give(y, f("where", x, g, 0.0))
                 give(z, f("where", x, 0.0, g))
             case "clamp":
-                inside = f("logical_and", f("ge", x, y), f("le", x, z))
-                give(x, f("where", inside, g, 0.0))
-                below = f("logical_and", f("lt", x, y), f("lt", y, z))
-                give(y, f("where", below, g, 0.0))
-                above = f("logical_or", f("gt", x, z), f("lt", z, y))
-                give(z, f("where", above, g, 0.0))
+                self._clamp(g, x, y, z)
             case _:
                 raise NotImplementedError(f"derivative for {row} is not implemented")
+
+    def _clamp(self, g: int, x: int, y: int, z: int) -> None:
+        """As torch does it, also where bounds are in the wrong order or NaN."""
+        f, give = self.apply, self._give
+        if not _C.clamp_shares_ties:
+            inside = f("logical_and", f("ge", x, y), f("le", x, z))
+            give(x, f("where", inside, g, 0.0))
+            below = f("logical_and", f("lt", x, y), f("lt", y, z))
+            give(y, f("where", below, g, 0.0))
+            above = f("logical_or", f("gt", x, z), f("lt", z, y))
+            give(z, f("where", above, g, 0.0))
+        elif self.graph.number_of(y) is not None and self.graph.number_of(z) is not None:
+            inside = f("logical_and", f("gt", x, y), f("lt", x, z))
+            give(x, f("where", inside, g, 0.0))
+        else:
+            half, ordered, reaches = f("mul", g, 0.5), f("lt", y, z), f("le", y, z)
+            lowest = f("logical_and", ordered, f("eq", x, y))
+            highest = f("logical_and", ordered, f("eq", x, z))
+            shared = f("where", f("logical_or", lowest, highest), half, g)
+            outside = f("logical_or", f("lt", x, y), f("gt", x, z))
+            give(x, f("where", outside, 0.0, shared))
+            below = f("logical_and", f("lt", x, y), reaches)
+            give(y, f("where", below, g, f("where", lowest, half, 0.0)))
+            above = f("logical_or", f("gt", y, z), f("logical_and", f("gt", x, z), reaches))
+            give(z, f("where", above, g, f("where", highest, half, 0.0)))
 
     def _power(self, r: int, g: int, x: int, y: int) -> None:
         f, give = self.apply, self._give

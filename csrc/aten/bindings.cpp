@@ -453,6 +453,7 @@ void bind_memory(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   m.attr("graphs_take_events") = static_cast<bool>(HOLOGRAM_GRAPHS_TAKE_EVENTS);
+  m.attr("clamp_shares_ties") = static_cast<bool>(HOLOGRAM_CLAMP_SHARES_TIES);
   hologram::install_fork_guard();
   hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::aten::register_pointwise();

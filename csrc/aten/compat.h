@@ -39,6 +39,10 @@
 // that are of a subclass of torch.Event.
 #define HOLOGRAM_GRAPHS_TAKE_EVENTS (TORCH_VERSION_MINOR >= 13)
 
+// From 2.14 on the derivative of clamp is shared out where an operand is equal to a bound: nothing
+// to it where the bounds are numbers, half of it where they are tensors.
+#define HOLOGRAM_CLAMP_SHARES_TIES (TORCH_VERSION_MINOR >= 14)
+
 namespace hologram::aten {
 
 // Named tensors were removed in 2.13.
