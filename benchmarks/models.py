@@ -4,6 +4,7 @@
     python benchmarks/models.py --inductor    torch.compile on the CPU instead; adds columns
     python benchmarks/models.py -k REGEX      the models whose name matches; prints only
     python benchmarks/models.py --quick       few pairs and no account of the time; prints only
+    python benchmarks/models.py --at-once 6   six models at a time, each on cores of its own
 
 A forward pass runs in evaluation and inference mode. A training step is zero_grad, forward,
 backward and AdamW. Each thread count is measured in a process of its own, the two devices in
@@ -24,9 +25,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +61,14 @@ class Result:
 
     model: str
     row: Row
-    difference: float  # largest, of what is compared, relative to its largest value
+    # Largest, of what is compared, relative to its largest value; None where nothing is.
+    difference: float | None
     accounts: dict[str, dict[str, float]] = field(default_factory=dict)  # device: kind: us
 
     @property
     def wrong(self) -> bool:
+        if self.difference is None:
+            return False
         return not self.difference <= TOLERANCE[self.row.group]  # also when it is no number
 
     def to_json(self) -> dict[str, Any]:
@@ -163,8 +169,12 @@ def measure(model: Model, threads: int, quick: bool) -> list[Result]:
     return results
 
 
-def measure_compiled(model: Model, threads: int) -> list[Result]:
-    """torch.compile on the CPU in the device's place; `difference` is that to eager mode."""
+def measure_compiled(model: Model, threads: int, only_compile: bool) -> list[Result]:
+    """torch.compile on the CPU in the device's place; `difference` is that to eager mode.
+
+    Training is not compared: compiled dropout draws other numbers than torch's. With
+    `only_compile` the results are empty and Inductor's cache holds what is compiled.
+    """
     cpu = torch.device("cpu")
     programs = {"cpu": model.make(cpu), "hologram": model.make(cpu)}
     compiled = programs["hologram"]
@@ -176,7 +186,10 @@ def measure_compiled(model: Model, threads: int) -> list[Result]:
         for name, program in programs.items():
             program.module.train(mode == TRAINING)
             runs[name] = prepare(program)
-        difference = compare(mode, runs)
+        if only_compile:
+            runs["hologram"]()
+            continue
+        difference = compare(mode, runs) if mode == FORWARD else None
         sides = [runs["cpu"], runs["hologram"]]
         pairs = pairs_for(sides, quick=False)
         row = common.measure(case_of(mode, model, sides), cpu, threads, pairs)
@@ -187,25 +200,55 @@ def measure_compiled(model: Model, threads: int) -> list[Result]:
 def measure_here(threads: int, options: argparse.Namespace) -> list[Result]:
     torch.set_num_threads(threads)
     warnings.filterwarnings("ignore")  # those of the models, about their own code
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
     results: list[Result] = []
     chosen = [model for model in MODELS if re.search(options.k, model.name)]
     with tqdm(chosen, file=sys.stderr) as progress:
         for model in progress:
             progress.set_description(f"{threads} thread(s), {model.name}".ljust(36))
             if options.inductor:
-                results += measure_compiled(model, threads)
+                results += measure_compiled(model, threads, options.only_compile)
             else:
                 results += measure(model, threads, options.quick)
             gc.collect()
     return results
 
 
-def measure_apart(threads: int, arguments: list[str]) -> list[Result]:
-    """Measure in a fresh process, so that thread pools and caches start equal."""
+def measure_apart(threads: int, arguments: list[str], cores: list[int]) -> list[Result]:
+    """Measure in a fresh process, so that thread pools and caches start equal; cores: [] for all"""
     command = [sys.executable, __file__, "--worker", str(threads), *arguments]
+    command += ["--cores", *(str(core) for core in cores)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "KINETO_LOG_LEVEL": "10"}
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
     return [Result.from_json(content) for content in json.loads(output.splitlines()[-1])]
+
+
+def measure_all(
+    threads: list[int], pattern: str, arguments: list[str], at_once: int
+) -> list[Result]:
+    """In one process per number of threads; `at_once` of several: in one per model too."""
+    if at_once == 1:
+        arguments = ["-k", pattern, *arguments]
+        if "--inductor" in arguments:  # most of its time; the kernels depend on the threads
+            with ThreadPoolExecutor() as pool:
+                compile = partial(measure_apart, arguments=[*arguments, "--only-compile"], cores=[])
+                list(pool.map(compile, threads))
+        return [r for count in threads for r in measure_apart(count, arguments, [])]
+    cores = sorted(os.sched_getaffinity(0))
+    free = [cores[n * max(THREADS) :][: max(THREADS)] for n in range(at_once)]
+
+    def one(name: str, count: int) -> list[Result]:
+        mine = free.pop()  # there are as many sets as workers
+        try:
+            return measure_apart(count, ["-k", f"^{re.escape(name)}$", *arguments], mine)
+        finally:
+            free.append(mine)
+
+    names = [model.name for model in MODELS if re.search(pattern, model.name)]
+    with ThreadPoolExecutor(at_once) as pool:
+        tasks = [pool.submit(one, name, count) for count, name in product(threads, names)]
+        return [result for task in tasks for result in task.result()]
 
 
 # ---- reporting -----------------------------------------------------------------------------------
@@ -321,6 +364,19 @@ def versions() -> dict[str, str]:
     return {**common.machine(), **{name: version(name) for name in ("transformers", "timm")}}
 
 
+def machine_lines(content: dict[str, Any]) -> list[str]:
+    """What either run was made on; once if it was the same."""
+    machines = {key: content.get(f"machine of {key}") for key in ("results", "compiled")}
+    if machines["compiled"] in (None, machines["results"]):
+        machines = {"": machines["results"]}
+    titles = {"": "", "results": "device, ", "compiled": "`compiled`, "}
+    return [
+        f"- {titles[key]}{name}: {value}"
+        for key, machine in machines.items()
+        for name, value in (machine or {}).items()
+    ]
+
+
 def write_results(content: dict[str, Any]) -> None:
     """models.json, and what is made of it."""
     results = [Result.from_json(one) for one in content["results"]]
@@ -328,7 +384,7 @@ def write_results(content: dict[str, Any]) -> None:
     (RESULTS / "models.json").write_text(json.dumps(content, indent=1) + "\n")
     header, lines = ratio_table(results, compiled)
     table = common.markdown_table(header, lines)
-    worst = max(result.difference for result in results)
+    worst = max(result.difference for result in results if result.difference is not None)
     notes = [f"\\* {model.name}: {model.note}." for model in MODELS if model.note]
     text = [
         "# Whole models on the CPU backend, against torch on the CPU",
@@ -345,7 +401,7 @@ def write_results(content: dict[str, Any]) -> None:
             if compiled else []
         ),
         "",
-        *(f"- {name}: {value}" for name, value in content["machine"].items()),
+        *machine_lines(content),
         "",
         table,
         "",
@@ -378,8 +434,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few pairs, no account; prints only")
     parser.add_argument("-k", default="", metavar="REGEX", help="these models; prints only")
     parser.add_argument("--threads", type=int, choices=THREADS, help="one of the thread counts")
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="models measured at a time (default 1)"
+    )
     parser.add_argument("--worker", type=int, metavar="THREADS", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--only-compile", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cores", type=int, nargs="*", default=[], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    can_pin = hasattr(os, "sched_setaffinity")
+    most = max(1, len(os.sched_getaffinity(0)) // max(THREADS)) if can_pin else 1
+    if not 1 <= options.at_once <= most:
+        parser.error(f"--at-once {options.at_once}: this machine has cores for 1 to {most}")
+    return options
 
 
 def main() -> int:
@@ -394,11 +460,10 @@ def main() -> int:
         install = "pip install --no-deps -r requirements/models.txt"
         print(f"models.py: {error}: {install}", file=sys.stderr)
         return 2
-    arguments = ["-k", options.k]
-    arguments += ["--quick"] if options.quick else []
+    arguments = ["--quick"] if options.quick else []
     arguments += ["--inductor"] if options.inductor else []
-    threads = [options.threads] if options.threads else THREADS
-    results = [result for count in threads for result in measure_apart(count, arguments)]
+    threads = [options.threads] if options.threads else list(THREADS)
+    results = measure_all(threads, options.k, arguments, options.at_once)
     print(common.text_table(*ratio_table(results, {})))
     if not options.quick and not options.inductor:
         print("\n" + common.text_table(*account_table(results)))
@@ -407,8 +472,7 @@ def main() -> int:
         content = json.loads(file.read_text()) if file.exists() else {"results": []}
         key = "compiled" if options.inductor else "results"
         content[key] = [result.to_json() for result in results]
-        if not options.inductor:
-            content |= {"command": "make bench-models", "machine": versions()}
+        content[f"machine of {key}"] = versions() | {"models at a time": str(options.at_once)}
         if content["results"]:
             write_results(content)
             print("\nwrote benchmarks/results/models.*")
