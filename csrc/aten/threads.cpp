@@ -31,10 +31,13 @@ class TorchThreads final : public cpu::Parallel {
     return at::in_parallel_region() ? 1 : std::min<int>(at::get_num_threads(), kMost);
   }
 
-  void run(int threads, void (*body)(void*), void* context) override {
-    // Each thread gets one range of at least this many indices.
+  void run(int threads, Body body, void* context) override {
+    // Each thread gets one range of at least this many indices, of a byte each.
     const int64_t grain = (kMost + threads - 1) / threads;
-    iterator_.for_each([&](char**, const int64_t*, int64_t, int64_t) { body(context); }, grain);
+    const auto* const first = static_cast<const char*>(iterator_.data_ptr(0));
+    iterator_.for_each([&](char** data, const int64_t*, int64_t,
+                           int64_t) { body(context, static_cast<int>((*data - first) / grain)); },
+                       grain);
   }
 
  private:

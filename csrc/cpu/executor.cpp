@@ -943,8 +943,14 @@ class GroupRun {
     // Few enough for the processor to see streams, enough for threads to finish together.
     mode_ = float_mode();
     claim_ = std::clamp<int64_t>(classes_ / (threads * int64_t{16}), 1, 16);
+    part_count_ = threads;
+    parts_ = std::make_unique<Part[]>(static_cast<size_t>(threads));
+    for (int i = 0; i < threads; ++i) {
+      parts_[static_cast<size_t>(i)].next = classes_ * i / threads;
+      parts_[static_cast<size_t>(i)].end = classes_ * (i + 1) / threads;
+    }
     parallel.run(
-        threads, [](void* self) { static_cast<GroupRun*>(self)->work(); }, this);
+        threads, [](void* self, int thread) { static_cast<GroupRun*>(self)->work(thread); }, this);
   }
 
  private:
@@ -993,24 +999,37 @@ class GroupRun {
     }
   }
 
-  // One thread's share: some classes at a time as long as there are any.
-  void work() {
+  // A thread's part of all classes. Each begins with its own, the same in every run over as many:
+  // what it has touched last is near. Then it helps the others.
+  struct alignas(64) Part {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  void work(int thread) {
     if (frames_ != nullptr) {
-      const auto thread = static_cast<size_t>(next_frame_.fetch_add(1, std::memory_order_relaxed));
-      share(frames_ + thread * group_.frame_size_);
+      const auto taken = static_cast<size_t>(next_frame_.fetch_add(1, std::memory_order_relaxed));
+      share(thread, frames_ + taken * group_.frame_size_);
     } else {
       alignas(64) char frame[kStackFrame];
-      share(frame);
+      share(thread, frame);
     }
   }
 
-  void share(char* frame) {
+  void share(int thread, char* frame) {
     const FloatModeGuard mode(mode_);
+    for (int i = 0; i < part_count_; ++i) {
+      finish(parts_[static_cast<size_t>((thread + i) % part_count_)], frame);
+    }
+  }
+
+  // Some classes at a time as long as there are any.
+  void finish(Part& part, char* frame) {
     size_t member = 0;
     int64_t first = 0;  // class of the member
     while (true) {
-      int64_t at = next_class_.fetch_add(claim_, std::memory_order_relaxed);
-      const int64_t end = std::min(at + claim_, classes_);
+      int64_t at = part.next.fetch_add(claim_, std::memory_order_relaxed);
+      const int64_t end = std::min(at + claim_, part.end);
       if (at >= end) break;
       while (at < end) {
         int64_t beyond = first + classes_of(bindings_[member]);
@@ -1248,7 +1267,8 @@ class GroupRun {
   Space space_, *spaces_ = &space_;
   std::vector<Space> more_spaces_;  // of members, where operands are strided
   char* frames_ = nullptr;          // one per thread, if they do not fit the stack
-  std::atomic<int64_t> next_class_{0};
+  std::unique_ptr<Part[]> parts_;   // where several threads run
+  int part_count_ = 0;
   std::atomic<int> next_frame_{0};
 };
 

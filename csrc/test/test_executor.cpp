@@ -815,10 +815,10 @@ namespace {
 
 struct Threads : Parallel {
   int threads() const override { return 4; }
-  void run(int threads, void (*body)(void*), void* context) override {
+  void run(int threads, Body body, void* context) override {
     std::vector<std::thread> all;
-    for (int i = 1; i < threads; ++i) all.emplace_back(body, context);
-    body(context);
+    for (int i = 1; i < threads; ++i) all.emplace_back(body, context, i);
+    body(context, 0);
     for (std::thread& thread : all) thread.join();
   }
 };
