@@ -99,6 +99,19 @@ endif
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
 
+# A backend outside the package: compiled against its headers, linked against its extension.
+SIM := build/sim/libhologram_sim.so
+MODULE := $(wildcard torch_hologram/_C.*.so)
+$(SIM): $(wildcard test/sim/* csrc/atlas/*.h csrc/cpu/*.h) $(MODULE)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fvisibility=hidden -fPIC -shared -pthread \
+	  -Icsrc test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+
+test-sim: ## The Python tests on the simulated device (ARGS: which tests)
+	@$(MAKE) build $(EVERYTHING)
+	@$(MAKE) $(SIM)
+	HOLOGRAM_BACKENDS=sim HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim $(PYTEST) -m "not full"
+
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan
 
@@ -188,6 +201,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-sim test-tsan test-asan test-sanitizers \
         test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-models docs \
         check-docs conformance clean distclean help

@@ -1552,7 +1552,8 @@ WRONG_ENVIRONMENTS = {
     ("HOLOGRAM_CPU_DEVICES", "0"): "must be a number from 1 to 64, not '0'",
     ("HOLOGRAM_CPU_DEVICES", "65"): "must be a number from 1 to 64, not '65'",
     ("HOLOGRAM_CPU_DEVICES", "abc"): "must be a number from 1 to 64, not 'abc'",
-    ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu)",
+    ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu); "
+    "libhologram_cuda.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",
     ("HOLOGRAM_BACKENDS", "cpu,cpu"): "names 'cpu' twice",
     ("HOLOGRAM_BACKENDS", ""): "is empty",
     ("HOLOGRAM_EAGER", "yes"): "must be 0 or 1, not 'yes'",
@@ -1631,7 +1632,7 @@ class TestEnvironment(HologramTestCase):
             assert ours == ([] if "is empty" in message else [message]), ours
             """,
             message,
-            env={variable: value},
+            env={"HOLOGRAM_BACKENDS": "cpu", "HOLOGRAM_BACKEND_PATH": "", variable: value},
         )
         self.assertEqual(process.stderr, "")
 
@@ -1641,7 +1642,8 @@ class TestEnvironment(HologramTestCase):
             (
                 "HOLOGRAM_BACKENDS",
                 "cuda,cpu",
-                "HOLOGRAM_BACKENDS names 'cuda', which this build does not have (available: cpu)",
+                "HOLOGRAM_BACKENDS names 'cuda', which this build does not have (available: cpu); "
+                "libhologram_cuda.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",
             ),
             (
                 "HOLOGRAM_CPU_DEVICE",
@@ -1672,7 +1674,7 @@ class TestEnvironment(HologramTestCase):
                 """,
                 first,
                 message,
-                env={variable: value},
+                env={"HOLOGRAM_BACKENDS": "cpu", "HOLOGRAM_BACKEND_PATH": "", variable: value},
             )
 
     def test_file_of_a_device_that_was_taken_away(self):

@@ -421,7 +421,9 @@ void bind_memory(py::module_& m) {
   m.def("boundary_allocate", [](int64_t index, int class_index, size_t nbytes) {
     auto& memory = device_memory(checked(index));
     return or_python_error([&] {
-      return reinterpret_cast<uintptr_t>(memory.allocate_in_class(class_index, nbytes).data);
+      const Allocation taken = memory.allocate_in_class(class_index, nbytes);
+      taken.fence.wait();  // the caller gets an address
+      return reinterpret_cast<uintptr_t>(taken.data);
     });
   });
   m.def("boundary_tensor", [](int64_t index, int class_index, size_t nbytes) {

@@ -160,21 +160,26 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
 // Whether memory that exists already may be refused for the limit.
 enum class Limit : uint8_t { holds, waived };
 
-Block* make_block(MemoryPool& pool, c10::DeviceIndex device, void* data, size_t bytes) {
+Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& taken,
+                  size_t bytes) {
   auto* block = new Block();
   block->pool = &pool;
   block->device = device;
-  block->data = static_cast<char*>(data);
+  block->data = static_cast<char*>(taken.data);
   block->bytes = bytes;
+  if (C10_UNLIKELY(taken.fence.outstanding())) {
+    block->queue = taken.fence.queue;
+    block->ticket.store(taken.fence.ticket, std::memory_order_relaxed);
+  }
   return block;
 }
 
-void* allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  void* data = or_out_of_memory(device, [&] { return pool.allocate(nbytes); }).data;
+Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
+  const Allocation taken = or_out_of_memory(device, [&] { return pool.allocate(nbytes); });
   if (memory_traced()) {
-    trace_allocation(device, data);
+    trace_allocation(device, taken.data);
   }
-  return data;
+  return taken;
 }
 
 // The device that this thread's CPU allocations are taken from; -1: none.
@@ -206,8 +211,9 @@ class ResultAllocator final : public c10::Allocator {
     if (C10_LIKELY(index < 0) || nbytes == 0) {
       return host_allocator->allocate(nbytes);
     }
-    void* data = allocate_bytes(device_memory(index), nbytes, index);
-    return {data, data, &release_result_bytes, c10::Device(c10::kCPU)};
+    const Allocation taken = allocate_bytes(device_memory(index), nbytes, index);
+    taken.fence.wait();  // a kernel of the host is about to write it
+    return {taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_result_bytes; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {
@@ -229,7 +235,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
     auto& bytes = cpu->_mutable_data_ptr_no_checks();
     if (is_unclaimed_result(bytes, device)) {
       void* data = bytes.release_context();
-      auto* block = make_block(device_memory(device), device, data, cpu->nbytes());
+      auto* block = make_block(device_memory(device), device, {data}, cpu->nbytes());
       block->refs.store(1, std::memory_order_relaxed);  // the other one is counted below
       bytes = {data, block, &release_twin_bytes, c10::Device(c10::kCPU)};
     }
@@ -256,7 +262,7 @@ Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Li
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
-  auto* block = make_block(memory, device, data, nbytes);
+  auto* block = make_block(memory, device, {data}, nbytes);
   block->foreign = true;
   block->exported.store(true, std::memory_order_relaxed);
   if (nbytes != 0 && device_owning(data) != nullptr) {
@@ -272,6 +278,7 @@ void synchronize_below(const Block& block) {
   Window& window = device_owning(block.data)->window();
   window.fence();
   window.flush(FlushReason::read);
+  window.submitted().wait();
 }
 
 // A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
@@ -453,7 +460,7 @@ c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIn
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
-  return storage_of(data_of(make_block(pool, device, taken.data, nbytes), device), nbytes,
+  return storage_of(data_of(make_block(pool, device, taken, nbytes), device), nbytes,
                     /*resizable=*/false);
 }
 
@@ -469,7 +476,7 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
     return false;
   }
   void* data = bytes.release_context();
-  bytes = {data, make_block(device_memory(device), device, data, cpu->nbytes()),
+  bytes = {data, make_block(device_memory(device), device, {data}, cpu->nbytes()),
            &release_device_bytes, hologram_device(device)};
   cpu->set_allocator(device_allocator());
   return true;
@@ -522,6 +529,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   const size_t old_bytes = storage->nbytes();
   c10::DataPtr fresh = allocate_block(nbytes, storage->device().index());
   if (const size_t common = std::min(old_bytes, nbytes); common != 0) {
+    block_of(fresh)->fence().wait();
     std::memcpy(fresh.get(), storage->data(), common);
   }
   storage->set_data_ptr_noswap(std::move(fresh));

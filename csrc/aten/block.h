@@ -35,7 +35,7 @@ struct Block final : BlockState {
   std::atomic<bool> exported{false};
 
   void give_back_memory() noexcept override {
-    if (!foreign) pool->deallocate({data, 0});
+    if (!foreign) pool->deallocate({data, 0, fence()});
   }
   void retire_memory() noexcept override {
     if (!foreign) pool->retire(data);

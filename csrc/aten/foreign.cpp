@@ -151,6 +151,7 @@ class Guards {
       if (Device* device = device_if_used(index)) {
         try {
           device->window().flush(FlushReason::read);
+          device->window().submitted().wait();
         } catch (const std::exception&) {
           // Raised where the values are read.
         }

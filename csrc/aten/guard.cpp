@@ -74,7 +74,7 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override {
     check_stream(stream);
-    return true;  // a host stream has run everything it was given
+    return hologram::device(stream.device_index()).idle();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     check_stream(stream);

@@ -1,8 +1,8 @@
 // What a kind of hardware provides to the core: memory segments, code for plans, queues that run
 // it, and facts about the device.
 //
-// The core depends on this interface only; a backend folder (csrc/cpu, ...) implements it and
-// defines the factory declared at the end of this file.
+// The core depends on this interface only. A backend folder (csrc/cpu, ...) implements it, or a
+// library outside the package (atlas/backend_library.h).
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@ struct DeviceProperties {
   std::string isa;                // "avx512", "avx2", "baseline" or "neon"
   size_t l2_cache_size = 0;       // bytes per core, 0 when unknown
   bool computes_on_host = false;  // on the threads that flush, and on torch's
+  bool asynchronous = false;      // what a queue is given may be finished after the return
   int major = 0, minor = 0;       // capability; (0, 0) where the hardware has no such number
 };
 
@@ -41,11 +42,11 @@ class Backend : public PlanCompiler {
   // A queue that is idle. The backend outlives it.
   virtual std::unique_ptr<Queue> make_queue() = 0;
 
+  // For the backend's queues.
+  virtual std::shared_ptr<Moment> make_moment() = 0;
+
   // Bytes the system could hand out now without pushing other processes out. Moves constantly.
   virtual size_t available_memory() const noexcept = 0;
 };
-
-// The CPU as `count` equal devices: device `ordinal` of them gets 1/count of the cores and memory.
-std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count);
 
 }  // namespace hologram

@@ -1,8 +1,11 @@
 #include "atlas/config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+
+#include "atlas/error.h"
 
 namespace hologram {
 namespace {
@@ -58,7 +61,8 @@ void complain(Config& config, const std::string& what) {
 }  // namespace
 
 Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
-                    std::string_view memory_limit, std::string_view eager) {
+                    std::string_view memory_limit, std::string_view eager,
+                    CountDevices count_devices) {
   Config config;
 
   int cpu_count = 1;
@@ -90,24 +94,28 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
     complain(config, "HOLOGRAM_EAGER must be 0 or 1, not " + quoted(eager));
   }
 
-  std::string unknown;
+  std::string missing;
   std::string_view names = strip(backends.value_or("cpu"));
   while (!names.empty()) {
     const size_t comma = names.find(',');
     const std::string_view name = strip(names.substr(0, comma));
-    if (name != "cpu") {
-      append(unknown, "HOLOGRAM_BACKENDS names " + quoted(name) +
-                          ", which this build does not have (available: cpu)");
-    } else if (!config.devices.empty()) {
-      complain(config, "HOLOGRAM_BACKENDS names 'cpu' twice");
+    const bool twice = std::ranges::any_of(
+        config.devices, [&](const DeviceSlot& slot) { return slot.backend == name; });
+    if (twice) {
+      complain(config, "HOLOGRAM_BACKENDS names " + quoted(name) + " twice");
     } else {
-      for (int i = 0; i < cpu_count; ++i) config.devices.push_back({"cpu", i, cpu_count});
+      try {
+        const int count = name == "cpu" ? cpu_count : count_devices(name);
+        for (int i = 0; i < count; ++i) config.devices.push_back({std::string(name), i, count});
+      } catch (const Error& error) {
+        append(missing, "HOLOGRAM_BACKENDS names " + quoted(name) + ", " + error.what());
+      }
     }
     if (comma == std::string_view::npos) break;
     names.remove_prefix(comma + 1);
     if (names.empty()) complain(config, "HOLOGRAM_BACKENDS ends with a comma");
   }
-  if (!unknown.empty()) append(config.devices.empty() ? config.error : config.warning, unknown);
+  if (!missing.empty()) append(config.devices.empty() ? config.error : config.warning, missing);
   return config;
 }
 

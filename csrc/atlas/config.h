@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "atlas/backends.h"
+
 namespace hologram {
 
 // One device: number `ordinal` of the `count` devices its backend provides.
@@ -26,10 +28,14 @@ struct Config {
 
 // `cpu_devices`, `memory_limit`, `eager`: the variables' values, empty for the default. `backends`:
 // likewise, but only nullopt is the default; a variable that is set and empty asks for no device at
-// all. A wrong value is described in `error` and replaced by its default. Names of unknown backends
-// are skipped: described in `warning` if another backend is left, in `error` otherwise.
+// all. A wrong value is described in `error` and replaced by its default. A backend without devices
+// is skipped, and why is described in `warning` if another backend is left, in `error` otherwise.
+// `count_devices` is asked for the devices of backends other than "cpu", see
+// library_device_count().
+using CountDevices = int (*)(std::string_view backend);
 Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
-                    std::string_view memory_limit, std::string_view eager = {});
+                    std::string_view memory_limit, std::string_view eager = {},
+                    CountDevices count_devices = &library_device_count);
 
 // From HOLOGRAM_BACKENDS, HOLOGRAM_CPU_DEVICES, HOLOGRAM_MEMORY_LIMIT and HOLOGRAM_EAGER at the
 // first call; with what the backends say of their own variables.

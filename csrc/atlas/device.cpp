@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "atlas/backends.h"
 #include "atlas/config.h"
 
 namespace hologram {
@@ -19,7 +20,7 @@ Device& make_device(int index) {
   const std::lock_guard guard(making);
   if (Device* made = device_if_used(index)) return *made;
   const DeviceSlot& slot = config().devices[static_cast<size_t>(index)];
-  std::unique_ptr<Backend> backend = make_cpu_backend(slot.ordinal, slot.count);
+  std::unique_ptr<Backend> backend = make_backend(slot.backend, slot.ordinal, slot.count);
   const size_t limit =
       config().memory_limit != 0 ? config().memory_limit : backend->properties().total_memory;
   Device* made = new Device(index, std::move(backend), limit);
@@ -39,7 +40,12 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
 
 void Device::synchronize() {
   window_.flush(FlushReason::synchronize);
-  window_.wait();
+  queue_->wait(queue_->last());
+}
+
+bool Device::idle() {
+  if (properties().asynchronous) window_.flush(FlushReason::synchronize);
+  return queue_->done(queue_->last());
 }
 
 void Device::drop_plans() {

@@ -1,10 +1,11 @@
 // The devices of this process: hologram:0 .. n-1.
 //
 // Environment, read once: HOLOGRAM_BACKENDS (comma-separated backend names in priority order,
-// default "cpu"; empty for no device), HOLOGRAM_CPU_DEVICES (1..64, default 1: as how many devices
-// the CPU appears), HOLOGRAM_MEMORY_LIMIT (bytes per device, suffix K, M, G or T, default: the
-// device's total memory). With a wrong value there is no device: the count is 0, and the use of a
-// device raises what is wrong.
+// default "cpu"; empty for no device), HOLOGRAM_BACKEND_PATH (folders with libraries of backends
+// that the package does not have, see atlas/backends.h), HOLOGRAM_CPU_DEVICES (1..64, default 1: as
+// how many devices the CPU appears), HOLOGRAM_MEMORY_LIMIT (bytes per device, suffix K, M, G or T,
+// default: the device's total memory). With a wrong value there is no device: the count is 0, and
+// the use of a device raises what is wrong.
 #pragma once
 
 #include "atlas/backend.h"
@@ -26,14 +27,19 @@ class Device {
   int index() const noexcept { return index_; }
   const DeviceProperties& properties() const noexcept { return backend_->properties(); }
   MemoryPool& memory() noexcept { return memory_; }
-  // Of all streams: the CPU backend executes in program order, which is every stream's order too.
+  // Of all streams: what is recorded runs in program order, which is every stream's order too.
   Window& window() noexcept { return window_; }
   PlanCache& plans() noexcept { return plans_; }
   Backend& backend() noexcept { return *backend_; }
+  Queue& queue() noexcept { return *queue_; }
   StreamTable& streams() noexcept { return streams_; }
 
   // Returns when all work queued on any stream of the device is done.
   void synchronize();
+
+  // Whether all work queued on any stream is done; never waits for it. On an asynchronous device
+  // what is recorded is submitted first, so that asking again gets an answer in the end.
+  bool idle();
 
   // Gives back the memory of all plans.
   void drop_plans();

@@ -1,7 +1,7 @@
 #include "atlas/event.h"
 
-#include <chrono>
 #include <string>
+#include <utility>
 
 #include "atlas/device.h"
 
@@ -30,22 +30,39 @@ void Event::record(int device, StreamId stream) {
                 " does not match recording stream's device " + std::to_string(device));
   }
   check_stream(device, stream);
-  hologram::device(device).window().flush(FlushReason::event);
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  nanoseconds_.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
-                     std::memory_order_relaxed);
+  Device& marked = hologram::device(device);
+  marked.window().flush(FlushReason::event);
+  Mark mark;
+  if (enable_timing_) mark.moment = marked.backend().make_moment();
+  mark.fence = {&marked.queue(), marked.queue().record(mark.moment)};
+  {
+    const std::lock_guard guard(lock_);
+    mark_ = std::move(mark);
+  }
   epoch_.store(next_epoch(), std::memory_order_release);
 }
 
-bool Event::query() const noexcept {
-  // Execution is synchronous: what was queued before the mark was done before it was set.
-  return true;
+Event::Mark Event::mark() const {
+  const std::lock_guard guard(lock_);
+  return mark_;
 }
 
-void Event::synchronize() const noexcept {}
+bool Event::query() const noexcept {
+  return !mark().fence.outstanding();
+}
+
+void Event::synchronize() const {
+  mark().fence.wait();
+}
 
 void Event::wait(int device, StreamId stream) const {
   check_stream(device, stream);
+  const Fence fence = mark().fence;
+  if (!fence.outstanding()) return;
+  Device& waiting = hologram::device(device);
+  if (fence.queue == &waiting.queue()) return;  // what comes later runs later
+  waiting.window().flush(FlushReason::event);   // what came before does not wait
+  waiting.queue().wait_for(fence);
 }
 
 double Event::elapsed_ms(const Event& end) const {
@@ -55,9 +72,11 @@ double Event::elapsed_ms(const Event& end) const {
   if (!recorded() || !end.recorded()) {
     throw Error("Both events must be recorded before calculating elapsed time.");
   }
-  return static_cast<double>(end.nanoseconds_.load(std::memory_order_relaxed) -
-                             nanoseconds_.load(std::memory_order_relaxed)) *
-         1e-6;
+  const Mark from = mark(), to = end.mark();
+  if (from.fence.outstanding() || to.fence.outstanding()) {
+    throw Error("Both events must be completed before calculating elapsed time.");
+  }
+  return to.moment->milliseconds_since(*from.moment);
 }
 
 }  // namespace hologram

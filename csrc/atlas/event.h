@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 
+#include "atlas/queue.h"
 #include "atlas/stream.h"
 
 namespace hologram {
@@ -31,21 +34,30 @@ class Event {
 
   // Whether the work before the mark is done; true for an event never recorded, as in CUDA.
   bool query() const noexcept;
-  void synchronize() const noexcept;
+  // Raises what Queue::wait does.
+  void synchronize() const;
 
   // Work queued on `stream` from now on runs after the mark. The stream may be another device's.
   // Throws what check_stream() throws.
   void wait(int device, StreamId stream) const;
 
   // Milliseconds from this mark to `end`'s; negative when `end` came first.
-  // Throws Error when one of them was made without timing, or was never recorded.
+  // Throws Error when one of them was made without timing, was never recorded or has not been
+  // reached.
   double elapsed_ms(const Event& end) const;
 
  private:
+  struct Mark {
+    Fence fence;
+    std::shared_ptr<Moment> moment;  // null without timing
+  };
+  Mark mark() const;
+
   const uint64_t id_;
   const int device_;
   const bool enable_timing_;
-  std::atomic<int64_t> nanoseconds_{0};  // steady clock
+  mutable std::mutex lock_;  // guards the mark
+  Mark mark_;
   std::atomic<uint64_t> epoch_{0};
 };
 

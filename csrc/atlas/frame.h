@@ -12,6 +12,7 @@
 
 #include "atlas/canonicalise.h"
 #include "atlas/column.h"
+#include "atlas/export.h"
 #include "atlas/program.h"
 
 namespace hologram {
@@ -67,14 +68,13 @@ class Frame {
   void begin(const Plan& plan, const Traversals& traversals, const Program& program,
              Watcher* watcher, Failures failures = {});
 
-  size_t passes() const noexcept { return plan_->batches.size(); }
   const Program& program() const noexcept { return *program_; }
 
   // Address of each slot's block; null where the plan never touches it.
   Column<char*> bases;
 
   // One pass that runs or is enqueued. One at a time, each once, in order.
-  class Pass {
+  class HOLOGRAM_EXPORT Pass {
    public:
     Pass(Frame& frame, size_t number);
     // Of the groups that load nothing that is missing. Valid while the pass lives.

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "atlas/error.h"
 
@@ -65,6 +66,14 @@ void append_block(SegmentInfo& segment, const char* address, size_t size, size_t
   }
 }
 
+// What the work before the fence did wrong is for those to hear who wait for its results.
+void wait_until_idle(const Fence& fence) noexcept {
+  try {
+    if (fence.outstanding()) fence.wait();
+  } catch (const std::exception&) {
+  }
+}
+
 [[noreturn]] void die(const char* what, const void* pointer) noexcept {
   std::fprintf(stderr, "hologram: %s: %p\n", what, pointer);
   std::abort();
@@ -86,6 +95,7 @@ struct MemoryPool::Segment {
   size_t* requested;
   std::array<size_t, 4> few{};     // the entries where this is room for them
   std::unique_ptr<size_t[]> many;  // else they are here
+  Fence fence;                     // the last one of a block that came back
   Segment* next = nullptr;
   Segment* previous = nullptr;
 };
@@ -93,6 +103,7 @@ struct MemoryPool::Segment {
 struct MemoryPool::FreeBlock {
   char* data;
   Segment* segment;
+  Fence fence{};
 };
 
 struct MemoryPool::SizeClass {
@@ -241,7 +252,7 @@ inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted,
   ++segment.live;
   segment.requested[static_cast<size_t>(found.data - segment.base) >> cls.shift] = nbytes;
   segment.counted = counted;
-  block = {found.data, counted};
+  block = {found.data, counted, found.fence};
   count_allocation(linear_counters_, block.capacity, nbytes);
   return true;
 }
@@ -261,7 +272,7 @@ bool MemoryPool::take_larger(const SizeClass& cls, int classes, size_t nbytes,
 inline bool MemoryPool::take_boundary(size_t nbytes, Allocation& block) noexcept {
   char* const data = boundary_.allocate(nbytes);
   if (data == nullptr) return false;
-  block = {data, boundary_capacity(nbytes)};
+  block = {data, boundary_capacity(nbytes), boundary_fence_};
   count_allocation(boundary_counters_, block.capacity, nbytes);
   return true;
 }
@@ -295,7 +306,7 @@ void MemoryPool::refuse(size_t nbytes) {
 }
 
 // Takes a block back; where there is none at `data`, says so and changes nothing.
-[[gnu::always_inline]] inline const char* MemoryPool::give_back(void* data) noexcept {
+[[gnu::always_inline]] inline const char* MemoryPool::give_back(void* data, Fence fence) noexcept {
   const std::lock_guard guard(lock_);
   if (boundary_.contains(data)) {
     const bool retired = boundary_retired_ != 0 && boundary_.is_retired(data);
@@ -307,6 +318,7 @@ void MemoryPool::refuse(size_t nbytes) {
     } else {
       count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
     }
+    if (fence.ticket > boundary_fence_.ticket) boundary_fence_ = fence;
     return nullptr;
   }
   Segment* segment = map_->find(data);
@@ -322,13 +334,14 @@ void MemoryPool::refuse(size_t nbytes) {
   }
   requested = 0;
   --segment->live;
-  cls.free.push_back({start, segment});
+  cls.free.push_back({start, segment, fence});
+  if (fence.ticket > segment->fence.ticket) segment->fence = fence;
   return nullptr;
 }
 
 void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
-  if (const char* complaint = give_back(block.data)) die(complaint, block.data);
+  if (const char* complaint = give_back(block.data, block.fence)) die(complaint, block.data);
 }
 
 void MemoryPool::retire(void* data) noexcept {
@@ -378,7 +391,7 @@ size_t MemoryPool::block_capacity(const void* data) const noexcept {
 void MemoryPool::release(void* data) {
   // deallocate() is spared the division: it is given what allocate() returned.
   const char* const complaint =
-      starts_block(data) ? give_back(data) : "freed a pointer into the middle of a block";
+      starts_block(data) ? give_back(data, {}) : "freed a pointer into the middle of a block";
   if (complaint != nullptr) {
     char address[32];
     std::snprintf(address, sizeof address, "%p", data);
@@ -398,7 +411,7 @@ Allocation MemoryPool::allocate_in_class(int class_index, size_t nbytes) {
     {
       const std::lock_guard guard(lock_);
       if (char* const data = boundary_.allocate_in(class_index, nbytes)) {
-        const Allocation block{data, boundary_capacity(nbytes)};
+        const Allocation block{data, boundary_capacity(nbytes), boundary_fence_};
         count_allocation(boundary_counters_, block.capacity, nbytes);
         return block;
       }
@@ -540,11 +553,13 @@ void MemoryPool::trim() noexcept {
 void MemoryPool::trim_while_growing() noexcept {
   Segment* idle = nullptr;  // singly linked by `next`
   void* idle_boundary = nullptr;
+  Fence boundary_fence;
   {
     const std::lock_guard guard(lock_);
     if (boundary_.attached() && boundary_counters_.allocation.current() == 0 &&
         boundary_retired_ == 0) {
       idle_boundary = boundary_.detach();
+      boundary_fence = std::exchange(boundary_fence_, {});
       count_segment_end(boundary_counters_, kBoundaryBytes);
     }
     for (int i = 0; i < kClassCount; ++i) {
@@ -564,9 +579,13 @@ void MemoryPool::trim_while_growing() noexcept {
       idle = segment;
     }
   }
-  if (idle_boundary != nullptr) backend_.free_segment(idle_boundary, kBoundaryBytes);
+  if (idle_boundary != nullptr) {
+    wait_until_idle(boundary_fence);
+    backend_.free_segment(idle_boundary, kBoundaryBytes);
+  }
   while (Segment* segment = idle) {
     idle = segment->next;
+    wait_until_idle(segment->fence);
     backend_.free_segment(segment->base, segment->bytes);
     delete segment;
   }

@@ -23,6 +23,10 @@
 // One spin lock guards a pool. It is held for a few nanoseconds and never across a system call,
 // which makes exact statistics (peaks included) as cheap as plain additions; there are no
 // per-thread caches, so blocks of an exiting thread cannot leak and any thread may free any block.
+//
+// Memory is ordered as the device's queue is: a block that comes back while submitted work uses it
+// has a fence, and is handed out again with it. In the boundary pool all blocks share the last
+// fence, so that a block has no more than its bit.
 #pragma once
 
 #include <array>
@@ -75,6 +79,7 @@ struct MemoryStats {
 struct Allocation {
   void* data = nullptr;
   size_t capacity = 0;  // usable bytes, >= the request
+  Fence fence{};        // up to which its last owner's work may still use it
 };
 
 struct BlockInfo {
@@ -112,11 +117,12 @@ class MemoryPool final : public Scratch {
   Allocation allocate(size_t nbytes);
 
   // Takes back a block of this pool, from any thread; nullptr is ignored and `capacity` is not
-  // read. Aborts the process on a double free and on a pointer outside the pool.
+  // read. Until the fence is reached the memory stays mapped, and whoever gets it next is told of
+  // the fence. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
 
   void* allocate_scratch(size_t bytes) override { return allocate(bytes).data; }
-  void free_scratch(void* memory) noexcept override { deallocate({memory, 0}); }
+  void free_scratch(void* memory, Fence fence) noexcept override { deallocate({memory, 0, fence}); }
 
   // Counts a block as freed, which stays in use until deallocate(): its owner is done with it, but
   // work that has not run yet is not. Aborts as deallocate() does, and for a block retired before.
@@ -221,7 +227,7 @@ class MemoryPool final : public Scratch {
   bool take(SizeClass& cls, size_t nbytes, size_t counted, Allocation& block) noexcept;
   bool take_larger(const SizeClass& cls, int classes, size_t nbytes, Allocation& block) noexcept;
   bool take_boundary(size_t nbytes, Allocation& block) noexcept;
-  const char* give_back(void* data) noexcept;
+  const char* give_back(void* data, Fence fence) noexcept;
   bool starts_block(const void* data) const noexcept;
   bool grow(SizeClass& cls, size_t nbytes, Allocation& block);
   bool has_room(size_t nbytes) const noexcept;
@@ -255,6 +261,7 @@ class MemoryPool final : public Scratch {
   std::unique_ptr<SizeClass[]> classes_;
   std::unique_ptr<SegmentMap> map_;
   BoundaryPool boundary_;
+  Fence boundary_fence_;  // the last one of a block that came back
 };
 
 }  // namespace hologram

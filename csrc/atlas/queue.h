@@ -12,13 +12,11 @@
 #include <memory>
 
 #include "atlas/canonicalise.h"
+#include "atlas/fence.h"
 #include "atlas/frame.h"
 #include "atlas/program.h"
 
 namespace hologram {
-
-// Of one queue: tickets grow with each submission. 0 is done from the start.
-using Ticket = uint64_t;
 
 // A plan as a backend's code. Immutable; any thread may submit it.
 class PlanCode {
@@ -46,6 +44,15 @@ struct Compiled {
   mutable std::atomic<uint64_t> used{0};  // when, in the cache's time
 };
 
+// Takes the time when a queue gets there.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // Of the same backend; both have been reached. Negative where this one came first.
+  virtual double milliseconds_since(const Moment& other) const = 0;
+};
+
+// All functions are thread-safe.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -57,10 +64,26 @@ class Queue {
   // are enqueued.
   virtual Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) = 0;
 
+  // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
+  // it is not null, takes the time then. Never waits.
+  virtual Ticket record(std::shared_ptr<Moment> moment) = 0;
+
+  // What is enqueued from now on starts when a fence of another queue has been reached.
+  virtual void wait_for(const Fence& fence) = 0;
+
+  // Of what was enqueued last.
+  virtual Ticket last() noexcept = 0;
   // Whether everything up to a ticket is finished. Never waits.
   virtual bool done(Ticket ticket) noexcept = 0;
   // Returns when it is.
   virtual void wait(Ticket ticket) = 0;
 };
+
+inline bool Fence::reached() const noexcept {
+  return queue->done(ticket);
+}
+inline void Fence::reach() const {
+  queue->wait(ticket);
+}
 
 }  // namespace hologram

@@ -3,14 +3,18 @@
 
 #include <cstddef>
 
+#include "atlas/fence.h"
+
 namespace hologram {
 
 // Memory for values whose block is gone.
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  virtual void* allocate_scratch(size_t bytes) = 0;  // throws OutOfMemory
-  virtual void free_scratch(void* memory) noexcept = 0;
+  // For work of the queue that all of it is for. Throws OutOfMemory.
+  virtual void* allocate_scratch(size_t bytes) = 0;
+  // May be in use up to the fence.
+  virtual void free_scratch(void* memory, Fence fence) noexcept = 0;
 };
 
 }  // namespace hologram

@@ -411,9 +411,10 @@ void Window::flush(FlushReason reason) {
       }
       if (outcome.ticket != 0) [[likely]] {
         submitted_.store(outcome.ticket, std::memory_order_release);
-        if (!queue_.done(outcome.ticket)) [[unlikely]] {
+        if (outcome.late) [[unlikely]] {
           for (BlockState* const block : running_->program.blocks) {
-            block->ticket.store(outcome.ticket, std::memory_order_relaxed);
+            block->queue = &queue_;
+            block->ticket.store(outcome.ticket, std::memory_order_release);
           }
         }
       }
@@ -445,7 +446,7 @@ std::vector<Flushed> Window::end_capture() {
 }
 
 void Window::wait(BlockState& block, Ticket ticket) {
-  queue_.wait(ticket);
+  block.queue->wait(ticket);
   // Unless something was submitted meanwhile.
   block.ticket.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
 }
@@ -522,12 +523,12 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
       complete = false;
     }
   }
-  if (!complete) release_scratch();
+  if (!complete) release_scratch({});
   return complete;
 }
 
-void Window::release_scratch() noexcept {
-  for (void* memory : held_) scratch_.free_scratch(memory);
+void Window::release_scratch(Fence fence) noexcept {
+  for (void* memory : held_) scratch_.free_scratch(memory, fence);
   held_.clear();
 }
 
@@ -575,7 +576,8 @@ Window::Outcome Window::run(Open& open, Watcher* watcher) {
       outcome.failed += frame_.failures[program.accesses[instruction.out].slot] != nullptr;
     }
   }
-  release_scratch();
+  outcome.late = outcome.ticket != 0 && !queue_.done(outcome.ticket);
+  release_scratch(outcome.late ? Fence{&queue_, outcome.ticket} : Fence{});
   return outcome;
 }
 
@@ -648,7 +650,7 @@ void Window::reset_stats() {
 void Window::lock_for_fork() noexcept {
   try {
     flush(FlushReason::exit);
-    wait();
+    submitted().wait();
   } catch (...) {
     // What could not run raises where it is read.
   }

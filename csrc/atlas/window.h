@@ -190,18 +190,16 @@ class Window {
   // on it has been executed on return. Raises the failure of a block that failed, and what
   // Queue::wait does.
   static void finish(BlockState& block, FlushReason reason = FlushReason::read) {
-    if (block.program.load(std::memory_order_acquire) == 0) return;
-    Window* window = block.window.load(std::memory_order_relaxed);
-    if (window->pending(block)) window->flush(reason);
+    submit(block, reason);
     if (const Ticket ticket = block.ticket.load(std::memory_order_acquire); ticket != 0)
         [[unlikely]]
-      window->wait(block, ticket);
+      wait(block, ticket);
     if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
-      window->raise(block);
+      block.window.load(std::memory_order_relaxed)->raise(block);
   }
 
-  // Waits for all that was submitted. Raises what Queue::wait does.
-  void wait() { queue_.wait(submitted_.load(std::memory_order_acquire)); }
+  // Up to what was submitted last.
+  Fence submitted() const noexcept { return {&queue_, submitted_.load(std::memory_order_acquire)}; }
 
   WindowStats stats() const;
   void reset_stats();
@@ -244,18 +242,19 @@ class Window {
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
-  void wait(BlockState& block, Ticket ticket);
+  static void wait(BlockState& block, Ticket ticket);
   void raise(const BlockState& block) const;
 
   struct Outcome {
     const Compiled* compiled = nullptr;  // null where no plan could be made
     size_t failed = 0;                   // instructions
     Ticket ticket = 0;
+    bool late = false;  // the queue has not finished it on return
   };
   Outcome run(Open& open, Watcher* watcher);
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
-  void release_scratch() noexcept;
+  void release_scratch(Fence fence) noexcept;
   bool touches_failed(const Program& program) const noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
   void find_bases(const Plan& plan, const Program& program);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "atlas/backends.h"
 #include "atlas/config.h"
 #include "atlas/error.h"
 #include "atlas/float_mode.h"
@@ -28,6 +30,20 @@ struct Code final : PlanCode {
 
 constinit std::atomic<Parallel*> threads{nullptr};
 
+class SteadyMoment final : public Moment {
+ public:
+  void take() noexcept { time_.store(Clock::now(), std::memory_order_relaxed); }
+  double milliseconds_since(const Moment& other) const override {
+    const auto from = static_cast<const SteadyMoment&>(other).time_.load(std::memory_order_relaxed);
+    return std::chrono::duration<double, std::milli>(time_.load(std::memory_order_relaxed) - from)
+        .count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::time_point> time_{};
+};
+
 // The calling thread: what is submitted is finished on return.
 class CallingThread final : public Queue {
  public:
@@ -43,12 +59,19 @@ class CallingThread final : public Queue {
         pass.fail(error);
       }
     }
-    return last_.fetch_add(1, std::memory_order_relaxed) + 1;
+    return next();
   }
+  Ticket record(std::shared_ptr<Moment> moment) override {
+    if (moment != nullptr) static_cast<SteadyMoment&>(*moment).take();
+    return next();
+  }
+  void wait_for(const Fence& fence) override { fence.wait(); }
+  Ticket last() noexcept override { return last_.load(std::memory_order_relaxed); }
   bool done(Ticket) noexcept override { return true; }
   void wait(Ticket) override {}
 
  private:
+  Ticket next() noexcept { return last_.fetch_add(1, std::memory_order_relaxed) + 1; }
   std::atomic<Ticket> last_{0};
 };
 
@@ -66,6 +89,10 @@ std::unique_ptr<PlanCode> CpuBackend::compile(const Plan& plan) {
 
 std::unique_ptr<Queue> CpuBackend::make_queue() {
   return std::make_unique<CallingThread>();
+}
+
+std::shared_ptr<Moment> CpuBackend::make_moment() {
+  return std::make_shared<SteadyMoment>();
 }
 
 CpuBackend::CpuBackend(int ordinal, int count) {

@@ -20,6 +20,7 @@ class CpuBackend final : public Backend {
   size_t available_memory() const noexcept override;
   std::unique_ptr<PlanCode> compile(const Plan& plan) override;
   std::unique_ptr<Queue> make_queue() override;
+  std::shared_ptr<Moment> make_moment() override;
 
  private:
   DeviceProperties properties_;

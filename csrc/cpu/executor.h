@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "atlas/export.h"
 #include "atlas/group.h"
 #include "cpu/executor_code.h"
 #include "cpu/system.h"
@@ -26,10 +27,10 @@ struct Parallel {
   // system lets it, a thread has the same n in 0 .. threads - 1 in every run.
   virtual void run([[maybe_unused]] int threads, Body body, void* context) { body(context, 0); }
 };
-Parallel& serial();
+HOLOGRAM_EXPORT Parallel& serial();
 
 // A group as code; immutable, usable from any thread.
-class CompiledGroup {
+class HOLOGRAM_EXPORT CompiledGroup {
  public:
   size_t bytes() const noexcept;
   // Whether all instructions are one precompiled loop (cpu/executor_code.h).
@@ -69,13 +70,13 @@ class CompiledGroup {
 // f32; these, i32 and f64 in f64; b8 and the integers in i64. Operands in memory may have any dtype
 // that is not complex; refused are loads that would pass through the class as another number (i32,
 // i64 or f64 to a value of f32's class that is not real, floats to b8 in i64). At most 4096 nodes.
-std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
+HOLOGRAM_EXPORT std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
 
 // Runs the group with each of the bindings, in any order and at the same time: they may not touch
 // memory that another one stores to. Reserves what it needs before the first store; throws
 // OutOfMemory or Error only then.
-void run(const CompiledGroup& group, std::span<const Binding> bindings,
-         Parallel& parallel = serial());
+HOLOGRAM_EXPORT void run(const CompiledGroup& group, std::span<const Binding> bindings,
+                         Parallel& parallel = serial());
 inline void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel = serial()) {
   run(group, {&binding, 1}, parallel);
 }

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "atlas/export.h"
+
 namespace hologram::cpu {
 
 enum class Isa { baseline, avx2, avx512, neon };
@@ -13,7 +15,7 @@ enum class Isa { baseline, avx2, avx512, neon };
 // The widest instruction set that this processor has and this build has kernels for, or what
 // HOLOGRAM_CPU_ISA says at the first call: "baseline", "avx2", "avx512" or "neon". Throws Error if
 // that is another word, or more than this processor has.
-Isa best_isa();
+HOLOGRAM_EXPORT Isa best_isa();
 // What best_isa gives for this value of the variable, empty for none.
 Isa choose_isa(std::string_view wanted);
 // Those that this processor has and this build has kernels for, the widest last.

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "atlas/backend.h"
+#include "atlas/backends.h"
 #include "atlas/boundary.h"
 #include "atlas/memory.h"
 #include "cpu/executor.h"

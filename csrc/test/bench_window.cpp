@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "atlas/backend.h"
+#include "atlas/backends.h"
 #include "atlas/window.h"
 #include "cpu/executor.h"
 
@@ -33,7 +33,7 @@ uint64_t now() noexcept {
 
 struct Heap : Scratch {
   void* allocate_scratch(size_t bytes) override { return std::malloc(bytes); }
-  void free_scratch(void* memory) noexcept override { std::free(memory); }
+  void free_scratch(void* memory, Fence) noexcept override { std::free(memory); }
 };
 
 // Compiles and runs nothing.
@@ -43,6 +43,9 @@ struct Idle final : PlanCompiler, Queue, Heap {
   };
   std::unique_ptr<PlanCode> compile(const Plan&) override { return std::make_unique<Code>(); }
   Ticket submit(const std::shared_ptr<const Compiled>&, Frame&) override { return 1; }
+  Ticket record(std::shared_ptr<Moment>) override { return 1; }
+  void wait_for(const Fence&) override {}
+  Ticket last() noexcept override { return 1; }
   bool done(Ticket) noexcept override { return true; }
   void wait(Ticket) override {}
 };
@@ -55,6 +58,9 @@ struct Real final : PlanCompiler, Queue, Heap {
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
     return queue->submit(compiled, frame);
   }
+  Ticket record(std::shared_ptr<Moment> moment) override { return queue->record(moment); }
+  void wait_for(const Fence& fence) override { queue->wait_for(fence); }
+  Ticket last() noexcept override { return queue->last(); }
   bool done(Ticket ticket) noexcept override { return queue->done(ticket); }
   void wait(Ticket ticket) override { queue->wait(ticket); }
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "atlas/float_mode.h"
+#include "atlas/own_bindings.h"
 #include "atlas/window.h"
 #include "interpret.h"
 
@@ -69,17 +70,24 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
       }
     }
     if (!late()) return ++last_;
-    return push([this, mode, compiled, passes = std::move(passes)] {
+    // std::function copies what it holds.
+    const auto kept = std::make_shared<std::vector<OwnBindings>>(std::move(passes));
+    return push([this, mode, compiled, kept] {
       delay_();
       const FloatModeGuard guard(mode);
       const Plan& its = static_cast<const Code&>(*compiled->code).plan;
-      for (size_t i = 0; i < passes.size(); ++i) {
-        for (const auto& binding : passes[i].bindings) {
+      for (size_t i = 0; i < kept->size(); ++i) {
+        for (const Binding& binding : (*kept)[i].bindings()) {
           run(its.batches[i].group, {&binding, 1});
         }
       }
     });
   }
+  Ticket record(std::shared_ptr<Moment>) override {
+    return late() ? push([] {}) : ++last_;
+  }
+  void wait_for(const Fence& fence) override { fence.wait(); }
+  Ticket last() noexcept override { return last_.load(std::memory_order_acquire); }
   bool done(Ticket ticket) noexcept override {
     return !late() || finished_.load(std::memory_order_acquire) >= ticket;
   }
@@ -89,8 +97,8 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
   }
 
   void* allocate_scratch(size_t bytes) override { return ::operator new(bytes); }
-  void free_scratch(void* memory) noexcept override {
-    if (late()) {
+  void free_scratch(void* memory, Fence fence) noexcept override {
+    if (fence.outstanding()) {
       push([memory] { ::operator delete(memory); });
     } else {
       ::operator delete(memory);
@@ -107,28 +115,6 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
     explicit Code(const Plan& its) : plan(its) {}
     size_t bytes() const noexcept override { return sizeof *this; }
     const Plan& plan;
-  };
-
-  // Bindings with arrays of their own.
-  struct OwnBindings {
-    OwnBindings(const Group& group, std::span<const Binding> source)
-        : bindings(source.begin(), source.end()) {
-      for (Binding& binding : bindings) {
-        const auto rank = static_cast<size_t>(binding.rank);
-        binding.operands = keep(binding.operands, group.operands.size());
-        binding.immediates = keep(binding.immediates, static_cast<size_t>(group.immediates));
-        binding.sizes = keep(binding.sizes, rank);
-        binding.strides = keep(binding.strides, rank * group.operands.size());
-      }
-    }
-    template <class T>
-    const T* keep(const T* array, size_t count) {
-      auto copy = std::make_shared<std::vector<T>>(array, array + count);
-      arrays.push_back(copy);
-      return copy->data();
-    }
-    std::vector<Binding> bindings;
-    std::vector<std::shared_ptr<void>> arrays;
   };
 
   void work() {

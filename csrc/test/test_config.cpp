@@ -1,5 +1,6 @@
 #include "atlas/config.h"
 
+#include "atlas/error.h"
 #include "check.h"
 
 using hologram::Config;
@@ -71,7 +72,8 @@ TEST(config_names_backends_it_does_not_have) {
   CHECK_EQ(mixed.devices.size(), 1u);
   CHECK_EQ(mixed.error, "");  // there is a device, if not the first one asked for
   CHECK_EQ(mixed.warning,
-           "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: cpu)");
+           "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: cpu); "
+           "libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)");
 
   const Config none = parse_config("abacus", "", "");
   CHECK_EQ(none.devices.size(), 0u);
@@ -84,4 +86,18 @@ TEST(config_names_backends_it_does_not_have) {
   const Config both = parse_config("abacus", "0", "");
   CHECK(both.error.find("'abacus'") != std::string::npos);
   CHECK(both.error.find("HOLOGRAM_CPU_DEVICES") != std::string::npos);
+}
+
+TEST(config_counts_the_devices_of_libraries) {
+  const auto count = [](std::string_view name) -> int {
+    if (name == "abacus") return 3;
+    throw hologram::Error("which is " + std::string(name));
+  };
+  const Config config = parse_config("abacus, cpu, slide", "2", "", "", count);
+  CHECK_EQ(config.devices.size(), 5u);
+  CHECK(config.devices[2].backend == "abacus" && config.devices[2].ordinal == 2);
+  CHECK(config.devices[3].backend == "cpu" && config.devices[3].count == 2);
+  CHECK_EQ(config.error, "");
+  CHECK_EQ(config.warning, "HOLOGRAM_BACKENDS names 'slide', which is slide");
+  CHECK(parse_config("abacus,abacus", "", "", "", count).error.find("twice") != std::string::npos);
 }

@@ -30,6 +30,7 @@ class FakeBackend final : public Backend {
 
   std::unique_ptr<PlanCode> compile(const Plan&) override { std::abort(); }
   std::unique_ptr<Queue> make_queue() override { std::abort(); }
+  std::shared_ptr<Moment> make_moment() override { std::abort(); }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override {
@@ -54,6 +55,24 @@ class FakeBackend final : public Backend {
   DeviceProperties properties_;
 };
 
+// Comes as far as it is told to, or is waited for.
+class FakeQueue final : public Queue {
+ public:
+  Ticket submit(const std::shared_ptr<const Compiled>&, Frame&) override { std::abort(); }
+  Ticket record(std::shared_ptr<Moment>) override { std::abort(); }
+  void wait_for(const Fence&) override { std::abort(); }
+  Ticket last() noexcept override { return reached; }
+  bool done(Ticket ticket) noexcept override { return ticket <= reached; }
+  void wait(Ticket ticket) override {
+    reached = std::max(reached, ticket);
+    ++waits;
+    if (fails) throw Error("what was submitted failed");
+  }
+  Ticket reached = 0;
+  int waits = 0;
+  bool fails = false;
+};
+
 struct Fixture {
   explicit Fixture(size_t limit = 1000 * kMiB) : pool(backend, limit) {}
   FakeBackend backend;
@@ -66,6 +85,40 @@ bool same(const Counter& counter, int64_t current, int64_t peak, int64_t allocat
 }
 
 }  // namespace
+
+TEST(memory_comes_back_with_its_fence) {
+  Fixture f;
+  FakeQueue queue;
+  for (const size_t n : {size_t{100}, 20 * kKiB, 3 * kMiB}) {
+    Allocation block = f.pool.allocate(n);
+    CHECK(!block.fence.outstanding());
+    const Ticket ticket = queue.reached + 5;
+    block.fence = {&queue, ticket};
+    f.pool.deallocate(block);
+    const Allocation again = f.pool.allocate(n);
+    CHECK_EQ(again.data, block.data);  // at once: work of the queue may use it
+    CHECK(again.fence.outstanding() && again.fence.ticket == ticket);
+    queue.reached = ticket;
+    CHECK(!again.fence.outstanding());
+    f.pool.deallocate({again.data, 0});
+    CHECK_EQ(queue.waits, 0);
+  }
+  // Before it is unmapped somebody has to wait, whatever comes of it.
+  Allocation small = f.pool.allocate(100), large = f.pool.allocate(3 * kMiB);
+  small.fence = {&queue, queue.reached + 1};
+  large.fence = {&queue, queue.reached + 2};
+  f.pool.deallocate(small);
+  f.pool.deallocate(large);
+  queue.fails = true;
+  f.pool.trim();
+  CHECK_EQ(queue.waits, 2);
+  CHECK_EQ(queue.reached, large.fence.ticket);
+  CHECK_EQ(f.backend.held.load(), 0u);
+  CHECK_EQ(f.pool.allocate(0).fence.ticket, 0u);
+  const Allocation fresh = f.pool.allocate(100);
+  CHECK_EQ(fresh.fence.ticket, 0u);
+  f.pool.deallocate(fresh);
+}
 
 TEST(memory_size_classes) {
   CHECK_EQ(MemoryPool::round_size(0), 0u);

@@ -1270,7 +1270,7 @@ TEST(window_threads_of_queues_are_waited_for_in_finish_only) {
   s.let_run();
   CHECK_EQ(Stream::read(z)[1], -6.0f);
   CHECK_EQ(z->ticket.load(), 0u);
-  s.window.wait();
+  s.window.submitted().wait();
   drop(x);
   drop(z);
 }
@@ -1293,9 +1293,9 @@ struct FailingExecutor final : Interpreter {
     ++held;
     return Interpreter::allocate_scratch(bytes);
   }
-  void free_scratch(void* memory) noexcept override {
+  void free_scratch(void* memory, Fence fence) noexcept override {
     --held;
-    Interpreter::free_scratch(memory);
+    Interpreter::free_scratch(memory, fence);
   }
 
   bool fail_compile = false;
