@@ -83,9 +83,10 @@ sdist: $(call needs,build) ## dist/*.tar.gz
 
 ##@ Test
 
-test: ## Lint, C++ unit tests, generated docs, then every Python test
+test: ## Lint, C++ unit tests, generated docs, some tests on the simulated device, then every Python test
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) lint test-core check-docs
+	@$(MAKE) test-sim ARGS="$(SOME_ON_SIM)"
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
@@ -107,10 +108,15 @@ $(SIM): $(wildcard test/sim/* csrc/atlas/*.h csrc/cpu/*.h) $(MODULE)
 	$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fvisibility=hidden -fPIC -shared -pthread \
 	  -Icsrc test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 
+# What `make test` runs of them.
+SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
+  programs quick)
+
 test-sim: ## The Python tests on the simulated device (ARGS: which tests)
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) $(SIM)
-	HOLOGRAM_BACKENDS=sim HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim $(PYTEST) -m "not full"
+	HOLOGRAM_BACKENDS=sim HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim OMP_NUM_THREADS=1 \
+	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
 
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan

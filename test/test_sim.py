@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import tempfile
 
@@ -245,6 +246,38 @@ class TestSimulatedDevice(HologramTestCase):
             """,
             **LATE,
         )
+
+
+class TestPage(HologramTestCase):
+    """docs/add-a-backend.md says what the code says."""
+
+    PAGE = (ROOT / "docs" / "add-a-backend.md").read_text()
+
+    def test_it_has_every_function(self):
+        interface = {}
+        for header in ("backend.h", "queue.h"):
+            text = (ROOT / "csrc" / "atlas" / header).read_text()
+            for name, body in re.findall(r"^class (\w+)(.*?)^};", text, re.M | re.S):
+                for function in re.findall(
+                    r"^  virtual [^;]*?(\w+)\([^;]*\)[^;()]*= 0;", body, re.M
+                ):
+                    owner = "Backend" if name == "PlanCompiler" else name
+                    interface[f"{owner}::{function}"] = header
+        self.assertGreaterEqual(len(interface), 14)
+        for name in interface:
+            self.assertIn(f"`{name}`", self.PAGE)
+        for name in re.findall(r"`((?:Backend|Queue|PlanCode|Moment)::\w+)`", self.PAGE):
+            self.assertIn(name, interface)
+
+    def test_its_code_is_that_of_the_simulated_device(self):
+        excerpts = re.findall(r"<!-- from: (\S+) -->\n```cpp\n(.*?)```", self.PAGE, re.S)
+        self.assertEqual(len(excerpts), 2)
+        for file, code in excerpts:
+            self.assertIn(code, (ROOT / file).read_text())
+
+    def test_its_files_are_there(self):
+        for file in re.findall(r"`((?:test|csrc)/[\w/.]+\.\w+)`", self.PAGE):
+            self.assertTrue((ROOT / file).exists(), file)
 
 
 # A library with the function hologram_backend() that answers a text.

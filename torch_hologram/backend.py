@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch_hologram import _C
 from torch_hologram._device import device_index
@@ -26,17 +26,31 @@ __all__ = [
 
 
 class BackendType(str, enum.Enum):
-    """A kind of hardware. Each is a string, its name: ``BackendType.CPU == "cpu"``."""
+    """A kind of hardware. Each is a string, its name: ``BackendType.CPU == "cpu"``.
+
+    A backend outside the package, of a library in HOLOGRAM_BACKEND_PATH, is one more where it has a
+    device: ``BackendType("name")``.
+    """
 
     __str__ = str.__str__
     __format__ = str.__format__  # type: ignore[assignment]
+
+    @classmethod
+    def _missing_(cls, value: object) -> BackendType | None:
+        there = {_C.device_backend(index) for index in range(_C.device_count())}
+        if not isinstance(value, str) or value not in there:
+            return None
+        found = str.__new__(cls, value)
+        found._name_ = value.upper()
+        found._value_ = value
+        return cast(BackendType, cls._value2member_map_.setdefault(value, found))
 
     METAL = "metal"
     CUDA = "cuda"
     CPU = "cpu"
 
 
-# What "auto" takes, the first that is there.
+# What "auto" takes, the first that is there; backends outside the package come before the last.
 PRIORITY = (BackendType.METAL, BackendType.CUDA, BackendType.CPU)
 
 
@@ -51,7 +65,10 @@ def _devices() -> dict[BackendType, int]:
 
 def available() -> tuple[BackendType, ...]:
     """Returns the backends that are there, the one that ``"auto"`` takes first."""
-    return tuple(backend for backend in PRIORITY if backend in _devices())
+    there = _devices()
+    *first, last = PRIORITY
+    outside = (backend for backend in there if backend not in PRIORITY)
+    return tuple(backend for backend in (*first, *outside, last) if backend in there)
 
 
 def is_available(backend: str | BackendType) -> bool:
@@ -89,14 +106,12 @@ def require(backend: str | BackendType) -> BackendType:
         ValueError: there is no backend of that name at all.
         RuntimeError: the backend is not there. The message says what is.
     """
-    there = _devices()
     if backend == "auto":
-        for candidate in PRIORITY:
-            if candidate in there:
-                return candidate
-        raise RuntimeError("no hologram backend is available: there is no device")
+        if not available():
+            raise RuntimeError("no hologram backend is available: there is no device")
+        return available()[0]
     wanted = _type_of(backend)
-    if wanted in there:
+    if wanted in _devices():
         return wanted
     names = ", ".join(found.value for found in available()) or "none"
     raise RuntimeError(

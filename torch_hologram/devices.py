@@ -54,13 +54,16 @@ class DeviceProperties:
 
     Attributes:
         name: the processor's name.
-        backend: what executes, ``"cpu"``.
+        backend: what executes, ``"cpu"`` or the name of another backend.
         total_memory: memory in bytes.
         multi_processor_count: processors the device computes with.
         isa: instruction set of the kernels, ``"avx512"``, ``"avx2"``, ``"neon"`` or ``"baseline"``.
         l2_cache_size: level 2 cache of one processor in bytes, 0 if unknown.
         major: major version of the device's capability.
         minor: minor version of the device's capability.
+        host_addressable: whether the device's memory is the host's, so that NumPy and CPU tensors
+            can share it.
+        asynchronous: whether the device may still be at work when a call returns.
     """
 
     name: str
@@ -71,6 +74,8 @@ class DeviceProperties:
     l2_cache_size: int
     major: int
     minor: int
+    host_addressable: bool
+    asynchronous: bool
 
 
 def is_available() -> bool:
@@ -180,12 +185,13 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Returns whether a device can read and write the memory of another.
 
-    Devices of the CPU backend share the host's memory, so they can.
+    Devices whose memory is the host's can, and others those of their own backend.
 
     Raises:
         RuntimeError: there is no device of one of the indices.
     """
-    return get_device_properties(device).backend == get_device_properties(peer_device).backend
+    mine, other = get_device_properties(device), get_device_properties(peer_device)
+    return mine.backend == other.backend or (mine.host_addressable and other.host_addressable)
 
 
 def get_arch_list() -> list[str]:

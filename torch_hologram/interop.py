@@ -144,7 +144,7 @@ def _target(device: Device) -> torch.device:
 
 @functools.cache
 def _uses_host_memory(index: int) -> bool:
-    return bool(devices.get_device_properties(index).backend == "cpu")
+    return devices.get_device_properties(index).host_addressable
 
 
 def _share(tensor: torch.Tensor, target: torch.device, copy: bool | None) -> torch.Tensor:

@@ -169,6 +169,8 @@ py::dict device_properties(int64_t index) {
   out["multi_processor_count"] = properties.multi_processor_count;
   out["isa"] = properties.isa;
   out["l2_cache_size"] = properties.l2_cache_size;
+  out["host_addressable"] = properties.host_addressable;
+  out["asynchronous"] = properties.asynchronous;
   out["major"] = properties.major;
   out["minor"] = properties.minor;
   return out;

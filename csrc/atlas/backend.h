@@ -21,6 +21,7 @@ struct DeviceProperties {
   std::string isa;                // "avx512", "avx2", "baseline" or "neon"
   size_t l2_cache_size = 0;       // bytes per core, 0 when unknown
   bool computes_on_host = false;  // on the threads that flush, and on torch's
+  bool host_addressable = false;  // its memory is the host's: both may read and write it
   bool asynchronous = false;      // what a queue is given may be finished after the return
   int major = 0, minor = 0;       // capability; (0, 0) where the hardware has no such number
 };

@@ -103,6 +103,7 @@ CpuBackend::CpuBackend(int ordinal, int count) {
   }
   properties_.backend = "cpu";
   properties_.computes_on_host = true;
+  properties_.host_addressable = true;
   properties_.total_memory = total_memory() / static_cast<size_t>(count);
   properties_.multi_processor_count = std::max(usable_cores() / count, 1);
   properties_.isa = isa_name(best_isa());

@@ -33,6 +33,7 @@ class Backend final : public hologram::Backend {
     properties_.multi_processor_count = 1;
     properties_.isa = "sim";
     properties_.asynchronous = true;
+    properties_.host_addressable = true;
   }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
