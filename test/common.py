@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch.testing._internal.common_utils import TestCase
 
+from torch_hologram import _C
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # What the tests have to know of differences between the supported versions of torch.
@@ -78,6 +80,18 @@ def run_python(
             f"\n--- stderr\n{process.stderr}"
         )
     return process
+
+
+# What executes, by its name: "cpu", or "sim" (test/sim).
+BACKEND = _C.device_backend(0)
+
+
+def several_devices(count: int) -> dict[str, str]:
+    """The variables with which a fresh process has so many devices, whatever executes."""
+    return {
+        "HOLOGRAM_CPU_DEVICES": str(count),
+        "HOLOGRAM_TEST_SIM_DEVICES": str(count),
+    }
 
 
 class HologramTestCase(TestCase):

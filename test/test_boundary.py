@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 from torch_hologram import boundary
@@ -102,7 +102,7 @@ class TestPlaces(HologramTestCase):
             torch.hologram.empty_cache()
             assert boundary.region(1) is None and boundary.region(0) is not None
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
 

@@ -13,7 +13,7 @@ import types
 
 import numpy as np
 import torch
-from common import ROOT, HologramTestCase, run_python
+from common import BACKEND, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -122,10 +122,13 @@ FUNCTIONS = dict(line.rstrip(")").split("(") for line in SIGNATURES.split("\n") 
 # read(buffer) read a buffer, of(tensor) a tensor.
 EXAMPLES = {
     "new_executor": ("buffer_length(executor_allocate_buffer(new_executor(), 3))", 3),
-    "new_executor_with_backend": ('executor_backend(new_executor_with_backend("cpu"))', "cpu"),
-    "new_executor_auto": ("executor_backend(new_executor_auto())", "cpu"),
+    "new_executor_with_backend": (
+        f'executor_backend(new_executor_with_backend("{BACKEND}"))',
+        BACKEND,
+    ),
+    "new_executor_auto": ("executor_backend(new_executor_auto())", BACKEND),
     "executor_cleanup": ("executor_cleanup(e)", None),
-    "executor_backend": ("executor_backend(e)", "cpu"),
+    "executor_backend": ("executor_backend(e)", BACKEND),
     "executor_synchronize": ("executor_synchronize(e)", None),
     "executor_allocate_buffer": ("read(executor_allocate_buffer(e, 3))", [0.0, 0.0, 0.0]),
     "executor_allocate_boundary_buffer": (
@@ -310,7 +313,7 @@ class CompatTestCase(HologramTestCase):
         import hologram_ffi
 
         self.ffi = hologram_ffi
-        self.e = hologram_ffi.new_executor_with_backend("cpu")
+        self.e = hologram_ffi.new_executor_with_backend(BACKEND)
 
     def tearDown(self):
         self.ffi.clear_all_registries()
@@ -383,7 +386,7 @@ class TestFunctions(CompatTestCase):
                 self.assertIs(type(got), type(expected))
                 self.assertEqual(got, expected, rtol=2e-6, atol=1e-6)
             self.ffi.clear_all_registries()
-            self.e = self.ffi.new_executor_with_backend("cpu")
+            self.e = self.ffi.new_executor_with_backend(BACKEND)
 
     def test_scalars_before_the_number_of_elements_are_refused(self):
         names = self.names()
@@ -693,8 +696,8 @@ class TestModules(CompatTestCase):
         self.assertEqual(hologram_torch.device(0), torch.device("hologram:0"))
         self.assertTrue(hologram_torch.device.is_available())
         self.assertEqual(hologram_torch.device.device_count(), torch.hologram.device_count())
-        self.assertEqual(hologram_torch.device.get_backend(), "cpu")
-        self.assertEqual(hologram_torch.get_backend(), "cpu")
+        self.assertEqual(hologram_torch.device.get_backend(), BACKEND)
+        self.assertEqual(hologram_torch.get_backend(), BACKEND)
 
     def test_utils(self):
         from hologram_torch import utils
@@ -708,7 +711,7 @@ class TestModules(CompatTestCase):
         ):
             with self.assertRaisesRegex(TypeError, text):
                 utils.validate_tensor_compatible(wrong)
-        self.assertEqual(utils.match_device(x), "cpu")
+        self.assertEqual(utils.match_device(x), BACKEND)
         self.assertEqual(utils.match_device(torch.ones(1)), "cpu")
         self.assertEqual(utils.match_device(x, "cuda"), "cuda")
         with utils.create_executor_for_tensor(x) as executor:
@@ -719,12 +722,12 @@ class TestModules(CompatTestCase):
     def test_backends_are_strings(self):
         import hologram
 
-        self.assertTrue(hologram.get_default_backend() == "cpu")
-        self.assertEqual(f"{hologram.get_default_backend()}", "cpu")
+        self.assertTrue(hologram.get_default_backend() == BACKEND)
+        self.assertEqual(f"{hologram.get_default_backend()}", BACKEND)
         self.assertEqual(str(hg.BackendType.METAL), "metal")
         self.assertEqual({"cuda": 1}[hg.BackendType.CUDA], 1)
-        self.assertEqual(json.dumps(hologram.get_default_backend()), '"cpu"')
-        self.assertIn(hologram.get_default_backend(), ("metal", "cuda", "cpu"))
+        self.assertEqual(json.dumps(hologram.get_default_backend()), f'"{BACKEND}"')
+        self.assertIn(hologram.get_default_backend(), ("metal", "cuda", "cpu", BACKEND))
 
     def test_uninstall(self):
         hg.compat.uninstall()

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 import torch._dynamo
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -224,7 +224,7 @@ class TestCompile(HologramTestCase):
                 gradients.append(x.grad)
             assert torch.equal(*gradients)
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
     @parametrize("backend", ["aot_eager", "hologram"])

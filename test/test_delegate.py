@@ -13,7 +13,7 @@ import warnings
 
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -510,7 +510,7 @@ class TestRandomNumbers(DelegateTestCase):
             zero = torch.rand(3, device="hologram:0").cpu()
             assert torch.equal(torch.rand(3, device="hologram:1").cpu(), zero)
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
 

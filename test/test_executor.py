@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -315,7 +315,7 @@ class TestThreads(HologramTestCase):
             for thread in threads: thread.join()
             assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "3"},
+            env=several_devices(3),
         )
 
     def test_threads_are_torchs_own(self):

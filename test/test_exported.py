@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase
+from common import BACKEND, HologramTestCase
 from test_pointwise_native import OTHER_NATIVE
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -162,7 +162,7 @@ def _alias(cpu: torch.Tensor) -> tuple[torch.Tensor, Any]:
 
 def _buffer(cpu: torch.Tensor) -> tuple[torch.Tensor, Any]:
     x = cpu.to("hologram")
-    buffer = hg.Executor("cpu").allocate(N * x.itemsize, "uint8")
+    buffer = hg.Executor(BACKEND).allocate(N * x.itemsize, "uint8")
     buffer.as_ptr()
     return buffer._data().view(x.dtype).copy_(x), buffer
 

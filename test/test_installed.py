@@ -9,13 +9,15 @@ from common import HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 # One process that is a group of its own, so that no port has to be free.
+# A process that ends with a group that is still there may, rarely, abort: Gloo's threads.
 GROUP = """
-    import os, tempfile, torch
+    import atexit, os, tempfile, torch
     import torch.distributed as dist
 
     def start(**options):
         dist.init_process_group(init_method="file://" + tempfile.mktemp(), rank=0, world_size=1,
                                 **options)
+        atexit.register(dist.destroy_process_group)
 """
 # Without the package, with it through `import torch`, and with it after torch's own modules.
 ORDERS = {

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from common import HologramTestCase, run_python
+from common import BACKEND, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -177,7 +177,7 @@ class TestFromNumpy(HologramTestCase):
             assert hg.from_dlpack(tensor).device.index == 1
             assert hg.from_dlpack(tensor, device="hologram:0", copy=True).device.index == 0
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
 
@@ -217,7 +217,7 @@ class TestFromDLPack(HologramTestCase):
             self.assertEqual(memory.tolist(), [2, 3, 4, 5, 6, 7])
 
     def test_buffer(self):
-        with hg.Executor("cpu") as executor:
+        with hg.Executor(BACKEND) as executor:
             buffer = executor.allocate(8)
             buffer.fill(2)
             tensor = hg.from_dlpack(buffer)
@@ -330,7 +330,7 @@ class TestToDLPack(HologramTestCase):
         self.assertEqual((tensor * 2).tolist(), [4, 4, 4, 4])
 
     def test_buffer(self):
-        with hg.Executor("cpu") as executor:
+        with hg.Executor(BACKEND) as executor:
             buffer = executor.allocate(4, np.int32)
             torch.from_dlpack(hg.to_dlpack(buffer)).fill_(3)
             self.assertEqual(buffer.to_numpy().tolist(), [3, 3, 3, 3])

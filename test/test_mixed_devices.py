@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torchgen
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -188,7 +188,7 @@ class TestEveryOperator(HologramTestCase):
                 print(row)
             """,
             str(Path(__file__).parent),
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
         self.assertEqual(process.stdout, "")
 
@@ -530,7 +530,7 @@ class TestTwoDevices(HologramTestCase):
                 assert torch.rand(1, device="hologram:0").device.index == 0
                 assert torch.tensor([1], device="hologram").device.index == 1
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
 

@@ -10,7 +10,7 @@ import typing
 import warnings
 
 import torch
-from common import ROOT, HologramTestCase
+from common import BACKEND, ROOT, HologramTestCase
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram
@@ -197,7 +197,9 @@ class TestDevices(HologramTestCase):
     def test_properties(self):
         for device in (None, 0, "hologram", "hologram:0", torch.device("hologram", 0)):
             properties = torch.hologram.get_device_properties(device)
-            self.assertEqual(properties.backend, "cpu")
+            self.assertEqual(properties.backend, BACKEND)
+            self.assertIs(properties.host_addressable, True)
+            self.assertIs(properties.asynchronous, BACKEND != "cpu")
             self.assertGreater(properties.total_memory, 2**28)
             self.assertGreaterEqual(properties.multi_processor_count, 1)
             self.assertIn(properties.isa, ("avx512", "avx2", "neon", "baseline"))

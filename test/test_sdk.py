@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -120,7 +120,7 @@ class TestExecutor(SdkTestCase):
                 else:
                     raise AssertionError(device)
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
     def test_imported_by_name(self):

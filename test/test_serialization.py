@@ -11,7 +11,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -167,7 +167,7 @@ class TestTorchSave(HologramTestCase):
                 torch.save(torch.ones(3, device="hologram:1"), sys.argv[1])
                 """,
                 path,
-                env={"HOLOGRAM_CPU_DEVICES": "2"},
+                env=several_devices(2),
             )
             with self.assertRaisesRegex(RuntimeError, "device 1 but torch.hologram.device_count"):
                 torch.load(path, weights_only=True)

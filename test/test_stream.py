@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 hologram = torch.hologram
@@ -364,7 +364,7 @@ class TestRules(HologramTestCase):
             work("cpu", "cpu")
             assert all(torch.equal(result, results[0]) for result in results), results
             """,
-            env={"HOLOGRAM_CPU_DEVICES": "2"},
+            env=several_devices(2),
         )
 
     def test_13_a_free_runs_nothing(self):

@@ -20,7 +20,7 @@ HOLOGRAM_EXPORT Isa best_isa();
 Isa choose_isa(std::string_view wanted);
 // Those that this processor has and this build has kernels for, the widest last.
 std::vector<Isa> processor_isas();
-const char* isa_name(Isa isa) noexcept;
+HOLOGRAM_EXPORT const char* isa_name(Isa isa) noexcept;
 
 std::string processor_name();
 int usable_cores() noexcept;      // by the calling thread's affinity, at least 1

@@ -31,7 +31,7 @@ class Backend final : public hologram::Backend {
     properties_.backend = "sim";
     properties_.total_memory = kMemory;
     properties_.multi_processor_count = 1;
-    properties_.isa = "sim";
+    properties_.isa = cpu::isa_name(cpu::best_isa());  // whose kernels it runs
     properties_.asynchronous = true;
     properties_.host_addressable = true;
   }
