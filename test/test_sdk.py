@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import torch
-from common import HologramTestCase, run_python, several_devices
+from common import BACKEND, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -31,7 +31,7 @@ def allocated_bytes() -> int:
 class SdkTestCase(HologramTestCase):
     def setUp(self):
         super().setUp()
-        self.executor = hg.Executor("cpu")
+        self.executor = hg.Executor(BACKEND)
 
     def tearDown(self):
         self.executor.close()
@@ -46,7 +46,7 @@ class SdkTestCase(HologramTestCase):
 
 class TestExecutor(SdkTestCase):
     def test_attributes(self):
-        self.assertEqual(self.executor.backend, "cpu")
+        self.assertEqual(self.executor.backend, BACKEND)
         self.assertEqual(self.executor.device, torch.device("hologram", 0))
         self.assertFalse(self.executor.closed)
         self.assertEqual(repr(self.executor), "Executor(backend='cpu', device='hologram:0')")
@@ -55,7 +55,7 @@ class TestExecutor(SdkTestCase):
         self.executor.close()
         self.assertTrue(self.executor.closed)
         self.assertIn(", closed)", repr(self.executor))
-        self.assertEqual(self.executor.backend, "cpu")
+        self.assertEqual(self.executor.backend, BACKEND)
 
     def test_names_of_the_package(self):
         self.assertIs(hg.Executor, type(self.executor))
@@ -94,7 +94,7 @@ class TestExecutor(SdkTestCase):
             import torch, torch_hologram as hg
             assert str(hg.Executor().device) == "hologram:0"
             with torch.hologram.device(1):
-                for backend in ("auto", "cpu", hg.BackendType.CPU):
+                for backend in ("auto", hg.get_default_backend(), str(hg.get_default_backend())):
                     executor = hg.Executor(backend)
                     assert str(executor.device) == "hologram:1"
                 a = executor.allocate(4)
@@ -102,7 +102,7 @@ class TestExecutor(SdkTestCase):
                 assert str(hg.Executor(device=0).device) == "hologram:0"
             for device in (1, "hologram:1", torch.device("hologram:1")):
                 assert str(hg.Executor(device=device).device) == "hologram:1"
-                assert str(hg.Executor("cpu", device).device) == "hologram:1"
+                assert str(hg.Executor(hg.get_default_backend(), device).device) == "hologram:1"
             e, f = hg.Executor(device=1), hg.Executor()
             b = e.allocate_boundary(90, 1, 16)
             hg.ops.fill(e, b, 2.0)
@@ -191,14 +191,14 @@ class TestExecutor(SdkTestCase):
 
     def test_context_manager(self):
         with self.assertRaises(KeyError):
-            with hg.Executor("cpu") as executor:
+            with hg.Executor(BACKEND) as executor:
                 buffer = executor.allocate(4)
                 raise KeyError
         self.assertTrue(executor.closed and buffer.closed)
 
     def test_memory_is_given_back(self):
         before = allocated_bytes()
-        executor = hg.Executor("cpu")
+        executor = hg.Executor(BACKEND)
         buffers = [executor.allocate(1 << 16) for _ in range(4)]
         self.assertGreaterEqual(allocated_bytes(), before + (1 << 20))
         buffers[0].close()
@@ -211,7 +211,7 @@ class TestExecutor(SdkTestCase):
         self.assertEqual(allocated_bytes(), before)
 
     def test_buffers_keep_what_is_needed_of_the_executor(self):
-        buffer = hg.Executor("cpu").allocate(3)
+        buffer = hg.Executor(BACKEND).allocate(3)
         gc.collect()
         buffer.fill(1.0)
         self.assertEqual(buffer.to_numpy().sum(), 3.0)
@@ -413,14 +413,14 @@ class TestSharing(SdkTestCase):
         )
         for maker in makers:
             for close in (lambda e, b: b.close(), lambda e, b: e.close()):
-                executor = hg.Executor("cpu")
+                executor = hg.Executor(BACKEND)
                 buffer = executor.allocate(1000)
                 buffer.fill(2.0)
                 shared = maker(buffer)
                 close(executor, buffer)
                 del buffer
                 gc.collect()
-                with hg.Executor("cpu") as others:  # would be given the same memory
+                with hg.Executor(BACKEND) as others:  # would be given the same memory
                     for _ in range(8):
                         others.allocate(1000).fill(-1.0)
                 self.assertEqual(shared.tolist(), [2.0] * 1000)
@@ -571,7 +571,7 @@ class TestBoundary(SdkTestCase):
         run_python(
             """
             import torch, torch_hologram as hg
-            executor = hg.Executor("cpu")
+            executor = hg.Executor()
             first = executor.allocate_boundary(9, 40, 256)
             def refused(width):
                 try:
@@ -600,7 +600,7 @@ class TestBoundary(SdkTestCase):
         run_python(
             """
             import torch, torch_hologram as hg
-            executor = hg.Executor("cpu")
+            executor = hg.Executor()
             try:
                 executor.allocate_boundary(0, 1, 4)
             except torch.OutOfMemoryError as error:
