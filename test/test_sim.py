@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+import textwrap
 
 from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
@@ -35,11 +36,22 @@ def build_sim() -> str:
     return str(FOLDER)
 
 
+# Values that the queue works on for some time.
+PRELUDE = """
+import torch
+def submit_additions(x, times):
+    for _ in range(times):
+        x = x + 1
+        torch.hologram.flush()
+    return x
+"""
+
+
 def run_on_sim(program: str, backends: str = "sim", **env: object) -> str:
     """What the program prints where `backends` are the devices."""
     variables = {"HOLOGRAM_BACKENDS": backends, "HOLOGRAM_BACKEND_PATH": build_sim()}
     variables |= {name: str(value) for name, value in env.items()}
-    return run_python(program, env=variables).stdout
+    return run_python(PRELUDE + textwrap.dedent(program), env=variables).stdout
 
 
 # Each task of a queue takes up to so many microseconds: long enough to see what does not wait.
@@ -96,9 +108,7 @@ class TestSimulatedDevice(HologramTestCase):
             torch.hologram.synchronize()
             start = time.perf_counter()
             event = torch.hologram.Event(enable_timing=True)
-            for _ in range(20):
-                x = x + 1
-                torch.hologram.flush()
+            x = submit_additions(x, 20)
             event.record()
             submitted = time.perf_counter() - start
             assert not event.query()
@@ -120,9 +130,7 @@ class TestSimulatedDevice(HologramTestCase):
             x = torch.ones(10, device="hologram")
             torch.hologram.synchronize()
             first.record()
-            for _ in range(10):
-                x = x + 1
-                torch.hologram.flush()
+            x = submit_additions(x, 10)
             last.record()
             try:
                 first.elapsed_time(last)
@@ -142,10 +150,7 @@ class TestSimulatedDevice(HologramTestCase):
         run_on_sim(
             """
             import torch
-            slow = torch.zeros(100, device="hologram:0")
-            for _ in range(5):
-                slow = slow + 1
-                torch.hologram.flush()
+            slow = submit_additions(torch.zeros(100, device="hologram:0"), 5)
             event = torch.hologram.Event()
             event.record()
             with torch.hologram.device(1):
@@ -203,11 +208,11 @@ class TestSimulatedDevice(HologramTestCase):
             """
             import torch
             x = torch.zeros(1000, device="hologram")
-            seen = torch.from_dlpack(x) if x.__dlpack_device__()[0] == 1 else None
-            if seen is not None:
-                for step in range(5):
-                    x += 1
-                    assert seen[7].item() == step + 1
+            assert x.__dlpack_device__() == (1, 0)  # kDLCPU
+            seen = torch.from_dlpack(x)
+            for step in range(5):
+                x += 1
+                assert seen[7].item() == step + 1
             """,
             **LATE,
         )
@@ -218,9 +223,7 @@ class TestSimulatedDevice(HologramTestCase):
             f"""
             import os, sys, torch
             x = torch.ones(1000, device="hologram")
-            for _ in range(20):
-                x = x + 1
-                torch.hologram.flush()
+            x = submit_additions(x, 20)
             {end}
             """,
             **LATE,
@@ -231,9 +234,7 @@ class TestSimulatedDevice(HologramTestCase):
             """
             import os, torch
             x = torch.ones(1000, device="hologram")
-            for _ in range(5):
-                x = x + 1
-                torch.hologram.flush()
+            x = submit_additions(x, 5)
             child = os.fork()
             if child == 0:
                 try:

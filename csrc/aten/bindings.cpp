@@ -424,7 +424,12 @@ void bind_memory(py::module_& m) {
     auto& memory = device_memory(checked(index));
     return or_python_error([&] {
       const Allocation taken = memory.allocate_in_class(class_index, nbytes);
-      taken.fence.wait();  // the caller gets an address
+      try {
+        taken.fence.wait();  // the caller gets an address
+      } catch (...) {
+        memory.deallocate(taken);
+        throw;
+      }
       return reinterpret_cast<uintptr_t>(taken.data);
     });
   });

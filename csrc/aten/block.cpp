@@ -212,8 +212,9 @@ class ResultAllocator final : public c10::Allocator {
       return host_allocator->allocate(nbytes);
     }
     const Allocation taken = allocate_bytes(device_memory(index), nbytes, index);
+    c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
     taken.fence.wait();  // a kernel of the host is about to write it
-    return {taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU)};
+    return bytes;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_result_bytes; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {

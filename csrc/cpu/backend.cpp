@@ -6,27 +6,18 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "atlas/backends.h"
 #include "atlas/config.h"
 #include "atlas/error.h"
 #include "atlas/float_mode.h"
 #include "cpu/allocator.h"
+#include "cpu/code.h"
 #include "cpu/system.h"
 
 namespace hologram {
 namespace cpu {
 namespace {
-
-struct Code final : PlanCode {
-  size_t bytes() const noexcept override {
-    size_t sum = 0;
-    for (const auto& group : groups) sum += group->bytes();
-    return sum;
-  }
-  std::vector<std::unique_ptr<CompiledGroup>> groups;  // one per batch
-};
 
 constinit std::atomic<Parallel*> threads{nullptr};
 
@@ -82,9 +73,7 @@ void set_parallel(Parallel& parallel) noexcept {
 }
 
 std::unique_ptr<PlanCode> CpuBackend::compile(const Plan& plan) {
-  auto code = std::make_unique<Code>();
-  for (const Batch& batch : plan.batches) code->groups.push_back(cpu::compile(batch.group));
-  return code;
+  return std::make_unique<Code>(plan);
 }
 
 std::unique_ptr<Queue> CpuBackend::make_queue() {

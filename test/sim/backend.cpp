@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "code.h"
+#include "cpu/code.h"
 #include "queue.h"
 
 namespace sim {
@@ -46,7 +46,7 @@ class Backend final : public hologram::Backend {
   size_t available_memory() const noexcept override { return kMemory; }
 
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
-    return std::make_unique<Code>(plan);
+    return std::make_unique<cpu::Code>(plan);
   }
   std::unique_ptr<hologram::Queue> make_queue() override {
     const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_;

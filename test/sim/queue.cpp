@@ -6,7 +6,7 @@
 #include "atlas/error.h"
 #include "atlas/float_mode.h"
 #include "atlas/own_bindings.h"
-#include "code.h"
+#include "cpu/code.h"
 
 namespace sim {
 
@@ -39,7 +39,7 @@ Ticket Queue::push(Task task) {
 }
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
-  const Code& code = static_cast<const Code&>(*compiled->code);
+  const auto& code = static_cast<const cpu::Code&>(*compiled->code);
   std::vector<OwnBindings> passes;
   for (size_t i = 0; i < code.groups.size(); ++i) {
     Frame::Pass pass(frame, i);
@@ -49,7 +49,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   auto kept = std::make_shared<std::vector<OwnBindings>>(std::move(passes));
   return push([compiled, kept, mode = frame.program().float_mode] {
     const FloatModeGuard guard(mode);
-    const Code& its = static_cast<const Code&>(*compiled->code);
+    const auto& its = static_cast<const cpu::Code&>(*compiled->code);
     for (size_t i = 0; i < kept->size(); ++i) cpu::run(*its.groups[i], (*kept)[i].bindings());
   });
 }

@@ -1,0 +1,24 @@
+// Plans as code of the CPU, also for backends that run it there in another way (test/sim).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "atlas/queue.h"
+#include "cpu/executor.h"
+
+namespace hologram::cpu {
+
+struct Code final : PlanCode {
+  explicit Code(const Plan& plan) {
+    for (const Batch& batch : plan.batches) groups.push_back(compile(batch.group));
+  }
+  size_t bytes() const noexcept override {
+    size_t sum = 0;
+    for (const auto& group : groups) sum += group->bytes();
+    return sum;
+  }
+  std::vector<std::unique_ptr<CompiledGroup>> groups;  // one per batch
+};
+
+}  // namespace hologram::cpu
