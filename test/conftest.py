@@ -1,13 +1,15 @@
 """Hooks of every test.
 
 HOLOGRAM_TEST_SHARD=i/n leaves the i-th of n parts of them, 1 <= i <= n. Where torch finds no NVIDIA
-GPU those marked `cuda` are left out.
+GPU those marked `cuda` are left out; where the host cannot touch the device's memory, those marked
+`host_memory`, whose number is printed.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +34,7 @@ def shard_of(test_id: str, count: int) -> int:
 
 
 SHARD = pytest.StashKey[tuple[int, int]]()
+ON_HOST_MEMORY = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,9 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     index, count = config.stash[SHARD]
+    own_memory = not torch.hologram.get_device_properties(0).host_addressable
 
     def runs(item: pytest.Item) -> bool:
         if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
+            return False
+        if own_memory and item.get_closest_marker("host_memory") is not None:
             return False
         return shard_of(item.nodeid, count) == index
 
@@ -53,3 +59,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+    if own_memory:
+        count = sum(item.get_closest_marker("host_memory") is not None for item in left)
+        config.stash[ON_HOST_MEMORY] = count
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["on_host_memory"] = count
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # All workers collect the same tests.
+    count = getattr(node, "workeroutput", {}).get("on_host_memory")
+    if count is not None:
+        node.config.stash[ON_HOST_MEMORY] = count
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    count = config.stash.get(ON_HOST_MEMORY, None)
+    if count is not None:
+        terminalreporter.write_line(
+            f"{count} tests about device memory that the host can touch were left out: "
+            f"it cannot touch that of {torch.hologram.get_device_name(0)}"
+        )

@@ -85,7 +85,10 @@ class TestImport(TestCase):
         """
         # With bytecode written, as pip does when it installs: compiling it is not what counts.
         env = {**NO_AUTOLOAD, "PYTHONDONTWRITEBYTECODE": ""}
-        seconds = [float(run_python(program, env=env).stdout) for _ in range(4)]
+        # A busy machine takes the caches away: the least of some tries is the import's own.
+        seconds = []
+        while len(seconds) < 10 and min(seconds, default=1.0) >= 0.150:
+            seconds.append(float(run_python(program, env=env).stdout))
         self.assertLess(min(seconds), 0.150)
 
     def test_version(self):

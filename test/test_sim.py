@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 import textwrap
 
@@ -214,6 +216,7 @@ class TestSimulatedDevice(HologramTestCase):
                 x += 1
                 assert seen[7].item() == step + 1
             """,
+            HOLOGRAM_TEST_SIM_MEMORY="host",
             **LATE,
         )
 
@@ -249,6 +252,272 @@ class TestSimulatedDevice(HologramTestCase):
         )
 
 
+class TestMemoryOfItsOwn(HologramTestCase):
+    """Memory that the host cannot touch: torch's CPU kernels run on copies."""
+
+    def test_the_host_faults(self):
+        variables = {"HOLOGRAM_BACKENDS": "sim", "HOLOGRAM_BACKEND_PATH": build_sim()}
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import ctypes, torch; x = torch.ones(8, device='hologram'); "
+                "ctypes.c_float.from_address(x.data_ptr()).value",
+            ],
+            env=os.environ | variables,
+            capture_output=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, -signal.SIGSEGV, done.stderr)
+
+    def test_calls_count_as_copied(self):
+        run_on_sim(
+            """
+            import torch
+            x = torch.randn(40, 30)
+            y = x.to("hologram")
+            torch.hologram.reset_fallback_report()
+            for name in ("sort", "argmax", "cumsum", "svd", "unique"):
+                options = (0,) if name == "cumsum" else ()
+                theirs, ours = (getattr(t, name)(*options) for t in (x, y))
+                theirs, ours = ([r] if isinstance(r, torch.Tensor) else r for r in (theirs, ours))
+                assert all(torch.equal(a, b.cpu()) for a, b in zip(theirs, ours)), name
+                assert all(b.device == y.device for b in ours)
+            report = torch.hologram.fallback_report()
+            kinds = {row.kind for row in report}
+            assert kinds == {"native", "copied"}, report
+            copied = {row.operator for row in report if row.kind == "copied"}
+            assert {"aten::argmax", "aten::cumsum", "aten::sort.stable"} <= copied, report
+            """
+        )
+
+    def test_what_is_written_goes_back(self):
+        run_on_sim(
+            """
+            import torch
+            base = torch.arange(1000.0)
+            ours = base.to("hologram")
+            for t in (base, ours):
+                torch.sort(t[100:120:2], descending=True,
+                           out=(t[10:20], torch.empty(10, device=t.device).long()))
+            assert torch.equal(ours.cpu(), base)
+            # Two views of one storage, of which one is written; and memory that no argument has.
+            for t in (base, ours):
+                torch.cumsum(t[500:510], 0, out=t[505:515].clone())
+                t[600:610].index_add_(0, torch.arange(10, device=t.device), t[595:605].clone())
+                t.as_strided((5, 2), (7, 3), 700).index_fill_(
+                    0, torch.tensor([1, 3], device=t.device), -1)
+            assert torch.equal(ours.cpu(), base)
+            grown = torch.empty(0, device="hologram")
+            torch.cumprod(ours[1:6], 0, out=grown)  # reallocated by the kernel
+            assert torch.equal(grown.cpu(), base[1:6].cumprod(0)) and grown.numel() == 5
+            assert grown.untyped_storage().nbytes() == 20
+            """
+        )
+
+    def test_running_statistics(self):
+        run_on_sim(
+            """
+            import torch
+            x = torch.randn(8, 4, 5, 5)
+            norms = [torch.nn.BatchNorm2d(4).to(device) for device in ("cpu", "hologram")]
+            for _ in range(3):
+                a, b = norms[0](x), norms[1](x.to("hologram"))
+            torch.testing.assert_close(b.cpu(), a)
+            torch.testing.assert_close(norms[1].running_mean.cpu(), norms[0].running_mean)
+            torch.testing.assert_close(norms[1].running_var.cpu(), norms[0].running_var)
+            """
+        )
+
+    def test_sharing_is_refused(self):
+        run_on_sim(
+            """
+            import numpy, torch
+            x = torch.ones(4, device="hologram")
+            for share in (
+                lambda: torch.hologram.alias_as_cpu(x),
+                lambda: torch.hologram.alias_from_cpu(torch.ones(3)),
+                lambda: x.share_memory_(),
+                lambda: x.__dlpack__(dl_device=(1, 0), copy=False),
+            ):
+                try:
+                    share()
+                except (RuntimeError, BufferError) as error:
+                    assert "is not the host's" in str(error), error
+                else:
+                    raise AssertionError
+            assert x.__dlpack_device__() == (12, 0)  # kDLExtDev
+            assert numpy.from_dlpack(x.cpu()).sum() == 4 and "tensor([1., 1., 1., 1.]" in repr(x)
+            # Where a copy will do, one is made.
+            assert torch.from_dlpack(numpy.ones(3), device="hologram").sum().item() == 3
+            """
+        )
+
+    def test_pinned_copies_do_not_wait(self):
+        run_on_sim(
+            """
+            import time, torch
+            host = torch.arange(1000.0).pin_memory()
+            assert host.is_pinned()
+            x = torch.zeros(1000, device="hologram")
+            torch.hologram.synchronize()
+            first, copied, back = (torch.hologram.Event(enable_timing=True) for _ in range(3))
+            start = time.perf_counter()
+            first.record()
+            x.copy_(host, non_blocking=True)
+            copied.record()
+            y = submit_additions(x, 10)
+            result = torch.empty(1000, pin_memory=True)
+            result.copy_(y, non_blocking=True)
+            back.record()
+            submitted = time.perf_counter() - start
+            assert not back.query()
+            del host  # is not handed out again before it has been read
+            others = [torch.full((1000,), -1.0).pin_memory() for _ in range(3)]
+            back.synchronize()
+            waited = time.perf_counter() - start
+            assert submitted < waited / 2, (submitted, waited)
+            assert torch.equal(result, torch.arange(1000.0) + 10), result
+            assert first.elapsed_time(back) > first.elapsed_time(copied) > 0
+            # Other memory may be gone when the call returns.
+            x.copy_(torch.arange(1000.0) * 2, non_blocking=True)
+            assert x[999].item() == 1998
+            """,
+            **LATE,
+        )
+
+
+class TestVendor(HologramTestCase):
+    """Memory that a vendor's kernels run on, in the order of the device's queue."""
+
+    def test_no_delegated_call_waits(self):
+        run_on_sim(
+            """
+            import ctypes, os, torch
+            path = os.environ["HOLOGRAM_BACKEND_PATH"]
+            waits = ctypes.CDLL(f"{path}/libhologram_sim.so").sim_waits
+            waits.restype = ctypes.c_uint64
+            torch.manual_seed(0)
+            a, b = torch.randn(20, 30), torch.randn(30, 20)
+            convolution = torch.nn.Conv1d(4, 4, 3)
+
+            def work(a, b, convolution):
+                for step in range(5):
+                    x = (a @ b).relu() + step                # recorded after a product
+                    y = torch.sort(x * 2, descending=True).values
+                    y[3:5].index_add_(0, torch.tensor([1, 0], device=y.device), y[7:9])
+                    z = convolution(y.reshape(5, 4, 20)[:, :, :12]).flatten(1)
+                    a = a / 2 + torch.cumsum(z, 1)[:, :30].mean() / torch.linalg.norm(y)
+                    out = torch.empty(0, device=a.device)
+                    torch.cumsum(a, 0, out=out)
+                return out
+
+            with torch.no_grad():
+                expected = work(a, b, convolution)
+                a, b, convolution = (t.to("hologram") for t in (a, b, convolution))
+                indices = torch.tensor([1, 0], device="hologram")
+                torch.hologram.synchronize()
+                torch.tensor = lambda *_, **__: indices      # which copies from the host
+                before = waits()
+                result = work(a, b, convolution)
+                assert waits() == before, waits() - before
+                assert torch.equal(result.cpu(), expected), (result.cpu() - expected).abs().max()
+                assert waits() > before
+            assert {row.kind for row in torch.hologram.fallback_report()} == {"native", "delegated"}
+            """,
+            HOLOGRAM_TEST_SIM_MEMORY="vendor",
+            HOLOGRAM_TEST_SIM_DELAY=500,
+        )
+
+
+class TestFaults(HologramTestCase):
+    """What goes wrong is said once, and all else goes on."""
+
+    def test_a_pass_fails_while_it_runs(self):
+        run_on_sim(
+            """
+            import torch
+            x = torch.ones(10, device="hologram")
+            torch.hologram.flush()
+            y = x * 2 + 1          # the second pass, which fails
+            torch.hologram.flush()
+            z = x + 5
+            try:
+                torch.hologram.synchronize()
+            except RuntimeError as error:
+                text = str(error)
+            else:
+                raise AssertionError("nothing was raised")
+            assert "simulated device 0: mul, add (pass 1 of 1)" in text, text
+            assert "failed: injected fault" in text, text
+            torch.hologram.synchronize()  # said once
+            assert z.tolist() == [6.0] * 10
+            assert (x * 2 + 1).tolist() == [3.0] * 10
+            """,
+            HOLOGRAM_TEST_SIM_FAILED_RUN=2,
+        )
+
+    def test_a_copy_fails(self):
+        run_on_sim(
+            """
+            import torch
+            def message(call):
+                try:
+                    call()
+                except RuntimeError as error:
+                    return str(error)
+                raise AssertionError("nothing was raised")
+
+            x = torch.ones(5).to("hologram")       # goes on before it is copied
+            text = message(torch.hologram.synchronize)
+            assert "simulated device 0: copy of 20 bytes failed" in text, text
+            x = torch.ones(5).to("hologram")
+            assert "copy of 20 bytes failed" in message(x.cpu)
+            assert x.sum().item() == 5
+            """,
+            HOLOGRAM_TEST_SIM_FAILED_TRANSFER="1,3",
+        )
+
+    def test_a_launch_fails(self):
+        run_on_sim(
+            """
+            import torch
+            x = torch.ones(10, device="hologram")
+            torch.hologram.flush()
+            y = x * 2
+            other = torch.arange(4, device="hologram") + 1
+            for _ in range(2):  # whoever reads it hears of it
+                try:
+                    y.sum().item()
+                except RuntimeError as error:
+                    assert "could not launch mul" in str(error), error
+                else:
+                    raise AssertionError("nothing was raised")
+            assert other.tolist() == [1, 2, 3, 4]
+            y.fill_(3)
+            assert y.tolist() == [3.0] * 10
+            """,
+            HOLOGRAM_TEST_SIM_NO_LAUNCH=2,
+        )
+
+    def test_no_memory(self):
+        run_on_sim(
+            """
+            import torch
+            kept = torch.ones(1 << 20, device="hologram")
+            x = kept + 1
+            torch.hologram.flush()
+            try:
+                huge = torch.empty(1 << 34, device="hologram")
+            except torch.OutOfMemoryError as error:
+                assert "hologram:0" in str(error), error
+            else:
+                raise AssertionError("nothing was raised")
+            assert x[7].item() == 2 and (kept * 3)[9].item() == 3
+            """
+        )
+
+
 class TestPage(HologramTestCase):
     """docs/add-a-backend.md says what the code says."""
 
@@ -260,7 +529,7 @@ class TestPage(HologramTestCase):
             text = (ROOT / "csrc" / "atlas" / header).read_text()
             for name, body in re.findall(r"^class (\w+)(.*?)^};", text, re.M | re.S):
                 for function in re.findall(
-                    r"^  virtual [^;]*?(\w+)\([^;]*\)[^;()]*= 0;", body, re.M
+                    r"^  virtual [^;{]*?(\w+)\([^;{]*\)[^;(){]*(?:= 0;|\{)", body, re.M
                 ):
                     owner = "Backend" if name == "PlanCompiler" else name
                     interface[f"{owner}::{function}"] = header

@@ -43,7 +43,9 @@ def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
     # A subclass with __torch_function__ comes back here from torch's method, unwrapped.
     if has_torch_function_unary(self) or not _is_hologram(self):
         return _tensor_dlpack_device(self)
-    return DLDeviceType.kDLCPU, 0
+    if _C.is_host_addressable(self.device.index):
+        return DLDeviceType.kDLCPU, 0
+    return DLDeviceType.kDLExtDev, self.device.index
 
 
 @functools.wraps(_tensor_dlpack)
@@ -81,9 +83,18 @@ def _dlpack(
         )
 
     extension = (int(DLDeviceType.kDLExtDev), self.device.index)
-    target = _CPU if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
-    if target == _CPU:
+    on_host = _C.is_host_addressable(self.device.index)
+    home = _CPU if on_host else extension
+    target = home if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if target == _CPU and on_host:
         exported = _C.alias_as_cpu(self)
+    elif target == _CPU:
+        if copy is False:
+            raise BufferError(
+                f"Can't export a {self.device} tensor to the CPU without copying: the device's "
+                "memory is not the host's"
+            )
+        exported, copy = self.detach().cpu(), None
     elif target == extension:
         _C.export_tensor(self)
         exported = self
@@ -127,7 +138,7 @@ def _from_dlpack(
         return _torch_from_dlpack(ext_tensor, device=torch.device(DEVICE_TYPE, index), copy=copy)
     # The producer's host memory is device memory as it is.
     shared = _torch_from_dlpack(ext_tensor, copy=copy)
-    if shared.device.type == "cpu":
+    if shared.device.type == "cpu" and _C.is_host_addressable(index):
         return _C.alias_from_cpu(shared, index)
     if copy is False:
         raise ValueError(

@@ -271,7 +271,8 @@ class Buffer(_C.HostView, _Closing):
 
     # Of the open buffer; after close() `_tensor` is None and `_f32`, `_i32` are -1.
     _tensor: torch.Tensor | None
-    _array: npt.NDArray[Any]  # its memory, for _memory()
+    _array: npt.NDArray[Any]  # its memory, for _memory(); without elements where not _shared
+    _shared: bool  # the memory is the host's
     _address: int  # of that memory
     _f32: int  # the length where elements are float32, else -1: what hg.ops asks first
     _i32: int
@@ -285,7 +286,8 @@ class Buffer(_C.HostView, _Closing):
         self._tensor = data
         self._shape = tuple(data.shape)
         self._address = address_of(data)
-        self._array = _host_array(data)
+        self._shared = _C.is_host_addressable(data.device.index)
+        self._array = _host_array(data) if self._shared else np.empty(0, numpy_dtype(data.dtype))
         self._f32 = data.numel() if data.dtype == torch.float32 else -1
         self._i32 = data.numel() if data.dtype == torch.int32 else -1
 
@@ -356,11 +358,15 @@ class Buffer(_C.HostView, _Closing):
             raise TypeError(f"expected a numpy array, got {type(array).__name__}") from None
         if not fits:
             array = self._flat(array)
-        memory[...] = array
+        if self._shared:
+            memory[...] = array
+        else:
+            tensor.copy_(torch.from_numpy(array.copy()))
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Returns a copy as an array of one dimension."""
-        copy: npt.NDArray[Any] = self._memory().copy()
+        copy: npt.NDArray[Any]
+        copy = self._memory().copy() if self._shared else self._data().cpu().numpy()
         return copy
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> None:
@@ -370,15 +376,19 @@ class Buffer(_C.HostView, _Closing):
             TypeError: ``data`` has no bytes.
             ValueError: it has another number of bytes than the buffer.
         """
-        memory = self._memory()
+        self._check_open()
         view = memoryview(data)
         if view.nbytes != self.nbytes:
             raise ValueError(f"{view.nbytes} bytes for a buffer of {self.nbytes} bytes")
-        memory.view(np.uint8)[:] = np.frombuffer(view, dtype=np.uint8)
+        source = np.frombuffer(view, dtype=np.uint8)
+        if self._shared:
+            self._memory().view(np.uint8)[:] = source
+        else:
+            self.from_numpy(source.view(self.dtype))
 
     def to_bytes(self) -> bytes:
         """Returns a copy as bytes, in the byte order of the machine."""
-        return self._memory().tobytes()
+        return self._memory().tobytes() if self._shared else self.to_numpy().tobytes()
 
     def fill(self, value: float | complex) -> None:
         """Gives every element a value.
@@ -418,12 +428,17 @@ class Buffer(_C.HostView, _Closing):
     # ---- shared memory ----
 
     def as_ptr(self) -> int:
-        """Returns the address of the first element, 0 where there is none. CPU backend only.
+        """Returns the address of the first element, 0 where there is none.
 
         What is recorded of the memory has run, and operations on it run at once from now on. The
         memory is the buffer's: the address is good until the buffer is closed or a tensor that
         shares it is resized.
+
+        Raises:
+            RuntimeError: the memory is not the host's.
         """
+        if not self._shared:
+            raise RuntimeError(f"the memory of {self._data().device} is not the host's")
         self._memory()
         _C.export_tensor(self._data())
         return self._address

@@ -142,17 +142,12 @@ def _target(device: Device) -> torch.device:
     return torch.device(DEVICE_TYPE, device_index(device))
 
 
-@functools.cache
-def _uses_host_memory(index: int) -> bool:
-    return devices.get_device_properties(index).host_addressable
-
-
 def _share(tensor: torch.Tensor, target: torch.device, copy: bool | None) -> torch.Tensor:
     """A tensor of another device or of the target, as a tensor of the target."""
     if tensor.device == target:
         return tensor
     assert target.index is not None
-    if tensor.device.type == "cpu" and _uses_host_memory(target.index):
+    if tensor.device.type == "cpu" and _C.is_host_addressable(target.index):
         return _C.alias_from_cpu(tensor, target.index)
     if copy is False:
         raise ValueError(

@@ -46,6 +46,11 @@ def _rebind(storage: torch.UntypedStorage, cpu: torch.UntypedStorage) -> None:
 
 def _share(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Moves a hologram storage to shared memory; returns the CPU storage over it."""
+    if not _C.is_host_addressable(storage.device.index):
+        raise RuntimeError(
+            f"the memory of {storage.device} is not the host's and cannot be shared with other "
+            "processes: share a CPU copy, Tensor.cpu()"
+        )
     cpu = _cpu_storage(storage)
     if not cpu.is_shared():
         shared = torch.UntypedStorage._new_shared(cpu.nbytes())
@@ -79,7 +84,11 @@ def _rebuild_empty_storage(index: int) -> torch.UntypedStorage:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
-    """Reduces a storage for a ``torch.multiprocessing`` queue; moves it to shared memory."""
+    """Reduces a storage for a ``torch.multiprocessing`` queue; moves it to shared memory.
+
+    Raises:
+        RuntimeError: the device's memory is not the host's.
+    """
     if storage.device.type != DEVICE_TYPE:
         return _reduce_storage(storage)
     index = storage.device.index
@@ -106,7 +115,8 @@ def _share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any
 def _is_shared(self: torch.UntypedStorage) -> bool:
     if self.device.type != DEVICE_TYPE:
         return _storage_is_shared(self)
-    return self.nbytes() != 0 and _cpu_storage(self).is_shared()
+    shareable = self.nbytes() != 0 and _C.is_host_addressable(self.device.index)
+    return shareable and _cpu_storage(self).is_shared()
 
 
 def register() -> None:

@@ -10,6 +10,8 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
+
 #include "aten/block.h"
 #include "aten/foreign.h"
 #include "aten/runtime.h"
@@ -105,18 +107,24 @@ at::Tensor compressed_alias(const at::Tensor& tensor, DispatchKeySet keys, c10::
 
 }  // namespace
 
-at::Tensor cpu_alias(const at::Tensor& tensor) {
+namespace {
+
+c10::Storage twin_storage(const at::Tensor& tensor, For whom = For::host) {
+  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage, whom)));
+}
+
+// A CPU tensor like this one, over storage_of(tensor) of each tensor with memory in it.
+template <class F>
+at::Tensor cpu_alias(const at::Tensor& tensor, F&& storage_of) {
   if (C10_LIKELY(tensor.layout() == c10::kStrided)) {
     if (C10_UNLIKELY(tensor._is_zerotensor())) {
       // Has no bytes to share.
       return at::_efficientzerotensor(tensor.sizes(), tensor.options().device(c10::kCPU));
     }
-    const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
-    return storage_alias(
-        tensor, c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage))),
-        BackendComponent::CPUBit);
+    return storage_alias(tensor, storage_of(tensor), BackendComponent::CPUBit);
   }
-  const auto member = [](const at::Tensor& part) { return cpu_alias(part); };
+  const auto member = [&](const at::Tensor& part) { return cpu_alias(part, storage_of); };
   if (tensor.is_sparse()) {
     return sparse_alias(tensor, DispatchKeySet(DispatchKey::SparseCPU), member);
   }
@@ -126,8 +134,17 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
                           member);
 }
 
+void check_host_addressable(c10::DeviceIndex device) {
+  TORCH_CHECK(is_host_addressable(device), "the memory of hologram:", static_cast<int>(device),
+              " is not the host's, so a CPU tensor cannot share it; copy with Tensor.cpu() or "
+              "Tensor.to()");
+}
+
+}  // namespace
+
 at::Tensor shared_alias(const at::Tensor& tensor) {
-  auto alias = cpu_alias(tensor);
+  check_host_addressable(tensor.device().index());
+  auto alias = cpu_alias(tensor, [](const at::Tensor& part) { return twin_storage(part); });
   hologram::device(tensor.device().index()).window().fence();
   synchronize_tensor(tensor);
   return alias;
@@ -137,6 +154,7 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
   TORCH_CHECK(cpu.device().is_cpu(), "expected a CPU tensor, got one on ", cpu.device());
   TORCH_CHECK(cpu.layout() == c10::kStrided, "expected a strided tensor, got layout ",
               cpu.layout());
+  check_host_addressable(device);
   auto storage = make_storage_over(
       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()),
       device);
@@ -146,15 +164,19 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
 const at::Tensor* AliasFrame::known_alias(const at::Tensor& tensor, bool written) {
   for (auto& known : arguments_) {
     if (known.tensor->is_same(tensor)) {
-      known.written |= written;
+      if (C10_UNLIKELY(written && !known.written)) {
+        known.written = true;
+        if (!images_.empty()) new_alias(tensor, written);  // notes what is written of its image
+      }
       return &*known.alias;
     }
   }
   return nullptr;
 }
 
-at::Tensor AliasFrame::new_alias(const at::Tensor& tensor) {
-  auto alias = cpu_alias(tensor);
+at::Tensor AliasFrame::new_alias(const at::Tensor& tensor, bool written) {
+  auto alias = cpu_alias(
+      tensor, [&](const at::Tensor& part) -> c10::Storage { return host_storage(part, written); });
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
     map_members(tensor);
   }
@@ -166,7 +188,7 @@ at::Tensor AliasFrame::argument(at::Tensor tensor, bool written) {
   if (const auto* known = known_alias(tensor, written)) {
     return *known;
   }
-  auto alias = new_alias(tensor);
+  auto alias = new_alias(tensor, written);
   arguments_.push_back({Owned::owned(std::move(tensor)), Owned::owned(at::Tensor(alias)), written});
   return alias;
 }
@@ -177,13 +199,72 @@ void AliasFrame::borrow(const at::Tensor& tensor, bool written, at::Tensor& alia
     alias = *known;
     return;
   }
-  alias = new_alias(tensor);
+  alias = new_alias(tensor, written);
   arguments_.push_back({Owned::borrowed(tensor), Owned::borrowed(alias), written});
+}
+
+// The smallest extent that holds both.
+static Extent hull(const Extent& a, const Extent& b) {
+  if (a.size() == 0) return b;
+  if (b.size() == 0) return a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
+
+c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
+  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  const auto device = tensor.device().index();
+  const MemoryPool& memory = device_memory(device);
+  if (C10_UNLIKELY(memory.has_vendor())) {
+    lent_ = &vendor_queue(device);
+    return twin_storage(tensor, For::vendor);
+  }
+  if (C10_LIKELY(memory.host_addressable())) return twin_storage(tensor);
+  auto* const impl = storage.unsafeGetStorageImpl();
+  check_has_memory(impl);
+  auto found = std::find_if(images_.begin(), images_.end(), [&](const Image& image) {
+    return image.hologram.unsafeGetStorageImpl() == impl;
+  });
+  if (found == images_.end()) {
+    auto cpu = host_storage_like(impl);
+    const void* const bytes = cpu->data();
+    images_.push_back({storage, std::move(cpu), bytes, {}, {}});
+    found = images_.end() - 1;
+  }
+  // Without the bytes that a kernel has changed already.
+  const Extent wanted = hull(found->held, extent_of(tensor));
+  const auto fetch = [&](size_t begin, size_t end) {
+    read_storage(impl, begin, end - begin, static_cast<char*>(found->cpu->mutable_data()) + begin);
+  };
+  if (found->held.size() == 0) {
+    fetch(wanted.begin, wanted.end);
+  } else {
+    fetch(wanted.begin, found->held.begin);
+    fetch(found->held.end, wanted.end);
+  }
+  found->held = wanted;
+  if (written) found->written = hull(found->written, extent_of(tensor));
+  return c10::Storage(found->cpu);
+}
+
+void AliasFrame::write_image(Image& image) {
+  auto* const storage = image.hologram.unsafeGetStorageImpl();
+  auto& cpu = *image.cpu;
+  if (cpu.data() != image.bytes || cpu.nbytes() != storage->nbytes()) {
+    // A kernel has given it another size.
+    storage->set_data_ptr_noswap(allocate_block(cpu.nbytes(), storage->device().index()));
+    storage->set_nbytes(cpu.nbytes());
+    write_storage(storage, 0, cpu.nbytes(), cpu.data());
+    image.bytes = cpu.data();
+    image.held = {0, cpu.nbytes()};
+  } else {
+    write_storage(storage, image.written.begin, image.written.size(),
+                  static_cast<const char*>(cpu.data()) + image.written.begin);
+  }
 }
 
 void AliasFrame::map_members(const at::Tensor& tensor) {
   const auto map = [&](const at::Tensor& part) {
-    mapped_.push_back({twin(part.storage()), part.storage()});
+    mapped_.push_back({host_storage(part, false).unsafeGetStorageImpl(), part.storage()});
   };
   if (tensor.is_sparse()) {
     map(sparse_impl(tensor)->indices());
@@ -205,7 +286,28 @@ static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
   }
 }
 
+// What the vendor's kernels have touched is in use until they are done.
+void AliasFrame::note_launched(const c10::Storage& storage) {
+  Block* const block = storage ? block_of(storage.data_ptr()) : nullptr;
+  if (block == nullptr) return;
+  block->queue = lent_;
+  block->ticket.store(launched_, std::memory_order_release);
+}
+
 void AliasFrame::write_back() {
+  if (C10_UNLIKELY(lent_ != nullptr)) {
+    launched_ = lent_->take_back();
+    for (const auto& argument : arguments_) {
+      if (argument.tensor->layout() != c10::kStrided) continue;
+      const auto& storage = argument.tensor->unsafeGetTensorImpl()->unsafe_storage();
+      if (argument.written && storage) adopt_twin_bytes(storage);
+      note_launched(storage);
+    }
+    for (const auto& member : mapped_) note_launched(member.hologram);
+  }
+  for (Image& image : images_) {
+    if (image.written.size() != 0 || image.cpu->data() != image.bytes) write_image(image);
+  }
   for (const auto& argument : arguments_) {
     if (!argument.written) {
       continue;
@@ -277,9 +379,14 @@ const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::Device
       return known.hologram;
     }
   }
-  mapped_.push_back({impl, make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-                                                 cpu.unsafeGetStorageImpl()),
-                                             device)});
+  if (is_host_addressable(device)) {
+    mapped_.push_back({impl, make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                                                   cpu.unsafeGetStorageImpl()),
+                                               device)});
+  } else {
+    mapped_.push_back({impl, make_storage(impl->nbytes(), device)});
+    write_storage(mapped_.back().hologram.unsafeGetStorageImpl(), 0, impl->nbytes(), impl->data());
+  }
   return mapped_.back().hologram;
 }
 
@@ -302,6 +409,7 @@ at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
                    relabel_storage(impl->unsafe_storage().unsafeGetStorageImpl(), device))) {
       impl->set_storage_keep_dtype(impl->unsafe_storage());  // notes the device
       impl->_change_backend_component_keys(c10::Device(kHologram, device));
+      if (C10_UNLIKELY(lent_ != nullptr)) note_launched(impl->unsafe_storage());
       return cpu;
     }
     const auto& storage = storage_for(impl->unsafe_storage(), device);

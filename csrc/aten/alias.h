@@ -1,25 +1,36 @@
-// Zero-copy translation between hologram tensors and CPU tensors over the same memory.
+// What torch's CPU kernels get for hologram tensors: CPU tensors over the same memory where the
+// host can touch it; over a copy elsewhere.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
+#include <vector>
+
+#include "aten/transfer.h"
+#include "atlas/queue.h"
+
 namespace hologram::aten {
 
 // A CPU tensor over the memory of a hologram tensor: same sizes, strides, offset, dtype, conjugate
 // and negative bits; version counter and autograd state of its own. Strided, quantized, nested,
-// sparse COO and compressed sparse tensors; others throw NotImplementedError.
-at::Tensor cpu_alias(const at::Tensor& tensor);
-
-// The same for somebody outside, who may use it as long as he likes: from now on instructions on
-// the memory run at once, those too that other threads are recording at this moment.
+// sparse COO and compressed sparse tensors; others throw NotImplementedError. For somebody outside,
+// who may use it as long as he likes: from now on instructions on the memory run at once, those too
+// that other threads are recording at this moment. Throws RuntimeError where the host cannot touch
+// the memory.
 at::Tensor shared_alias(const at::Tensor& tensor);
 
-// A hologram tensor over the memory of a CPU tensor, which may live on.
+// A hologram tensor over the memory of a CPU tensor, which may live on. Throws RuntimeError where
+// the device's memory is not the host's.
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
 
-// The arguments of one delegated call and the way back for its results.
+// The arguments of one delegated call and the way back for its results. An alias has sizes,
+// strides, offset, dtype, conjugate and negative bits of its tensor, and a version counter and
+// autograd state of its own.
+//
+// Of memory that the host cannot touch, an alias has an image: a CPU storage of the same size with
+// the bytes between which the elements lie, one for all aliases of a storage.
 class AliasFrame {
  public:
   // The alias of a hologram argument, one per tensor: kernels compare operands by identity.
@@ -29,7 +40,8 @@ class AliasFrame {
   void borrow(const at::Tensor& tensor, bool written, at::Tensor& alias);
 
   // Copies what CPU kernels may change of a written argument besides its bytes: size, strides,
-  // offset, reallocated storage, conjugate and negative bits, sparse members.
+  // offset, reallocated storage, conjugate and negative bits, sparse members. Of an image the
+  // bytes, too.
   void write_back();
 
   // Tells autograd that the written arguments have changed.
@@ -37,7 +49,7 @@ class AliasFrame {
 
   // A result of the CPU kernel as a hologram tensor: the argument itself where the kernel returned
   // that, a view where it shares an argument's storage, otherwise the fresh tensor relabelled in
-  // place. Undefined stays undefined.
+  // place, or copied to the device. Undefined stays undefined.
   at::Tensor result(at::Tensor cpu, c10::DeviceIndex device);
 
  private:
@@ -50,13 +62,26 @@ class AliasFrame {
     const c10::StorageImpl* cpu;
     c10::Storage hologram;
   };
+  struct Image {
+    c10::Storage hologram;
+    c10::intrusive_ptr<c10::StorageImpl> cpu;
+    const void* bytes;  // of `cpu`, which a kernel may reallocate
+    Extent held;        // that has been copied from the device
+    Extent written;     // that a kernel may have changed, within `held`
+  };
   const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
-  at::Tensor new_alias(const at::Tensor& tensor);
+  at::Tensor new_alias(const at::Tensor& tensor, bool written);
+  c10::Storage host_storage(const at::Tensor& tensor, bool written);
   void map_members(const at::Tensor& tensor);
+  void write_image(Image& image);
+  void note_launched(const c10::Storage& storage);
   const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
 
   c10::SmallVector<Argument, 4> arguments_;
   c10::SmallVector<Mapped, 2> mapped_;  // storages of results and of sparse arguments' members
+  std::vector<Image> images_;
+  Queue* lent_ = nullptr;  // to the vendor's kernels
+  Ticket launched_ = 0;    // what they have done by
 };
 
 }  // namespace hologram::aten

@@ -202,6 +202,7 @@ void bind(py::module_& m) {
   m.def("maybe_exchange_device",
         [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
+  m.def("is_host_addressable", [](int64_t index) { return is_host_addressable(checked(index)); });
   // Without making the device, which device_properties() does.
   m.def("device_backend", [](int64_t index) { return config().devices[checked(index)].backend; });
   m.def("instruction_sets", [] {
@@ -449,7 +450,7 @@ void bind_memory(py::module_& m) {
     const auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < pairs; ++i) {
       const auto storage = make_storage(nbytes, device);
-      twin(storage);
+      if (is_host_addressable(device)) twin(storage);
     }
     const std::chrono::duration<double, std::nano> elapsed =
         std::chrono::steady_clock::now() - start;

@@ -14,6 +14,7 @@
 #include "aten/activity.h"
 #include "aten/memory_trace.h"
 #include "aten/runtime.h"
+#include "aten/transfer.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {
@@ -213,7 +214,12 @@ class ResultAllocator final : public c10::Allocator {
     }
     const Allocation taken = allocate_bytes(device_memory(index), nbytes, index);
     c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
-    taken.fence.wait();  // a kernel of the host is about to write it
+    // A kernel is about to write it.
+    if (C10_UNLIKELY(device_memory(index).has_vendor())) {
+      vendor_queue(index).lend();
+    } else {
+      taken.fence.wait();
+    }
     return bytes;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release_result_bytes; }
@@ -310,15 +316,6 @@ c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
   return expected;                                      // another thread was first
 }
 
-// Fake tensors, the wrappers of torch.func and other stand-ins name the device and have none of its
-// memory. They come here where a kernel is reached past the dispatcher.
-void check_has_memory(const c10::StorageImpl* storage) {
-  TORCH_CHECK(storage != nullptr && storage->device().type() == kHologram &&
-                  (storage->data() != nullptr || storage->nbytes() == 0),
-              "this tensor has no memory on the hologram device: it stands for another one, as a "
-              "FakeTensor or a tensor inside a transform of torch.func does");
-}
-
 // Gives a Block to a storage whose DataPtr another owner made.
 void adopt(c10::StorageImpl* storage) {
   std::unique_lock<std::mutex> lock(adopt_mutex());
@@ -353,6 +350,13 @@ void reconcile(c10::StorageImpl* storage, c10::StorageImpl* twin) {
 }
 
 }  // namespace
+
+void check_has_memory(const c10::StorageImpl* storage) {
+  TORCH_CHECK(storage != nullptr && storage->device().type() == kHologram &&
+                  (storage->data() != nullptr || storage->nbytes() == 0),
+              "this tensor has no memory on the hologram device: it stands for another one, as a "
+              "FakeTensor or a tensor inside a transform of torch.func does");
+}
 
 Block* block_of(const c10::DataPtr& data) {
   return data.get_deleter() == &release_device_bytes ? static_cast<Block*>(data.get_context())
@@ -427,7 +431,9 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
 }
 
 ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
-    : before_(std::exchange(results_device, device)) {
+    : before_(std::exchange(results_device, device >= 0 && device_memory(device).host_addressable()
+                                                ? device
+                                                : c10::DeviceIndex(-1))) {
   if (device >= 0) begin_activity_of(this, device);  // the kernel, for a profiler of the device
 }
 
@@ -471,6 +477,12 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::De
   return storage_of(bytes_over(std::move(cpu), device, Limit::holds), nbytes, resizable);
 }
 
+c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage) {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+      host_allocator->allocate(storage->nbytes()), host_allocator, storage->resizable());
+}
+
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
   auto& bytes = cpu->_mutable_data_ptr_no_checks();
   if (!is_unclaimed_result(bytes, device)) {
@@ -483,7 +495,11 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
   return true;
 }
 
-c10::StorageImpl* twin(const c10::Storage& storage) {
+Queue& vendor_queue(c10::DeviceIndex device) {
+  return hologram::device(device).queue();
+}
+
+c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
   auto* impl = storage.unsafeGetStorageImpl();
   Block* block = C10_LIKELY(impl != nullptr) ? block_of(impl->data_ptr()) : nullptr;
   if (C10_UNLIKELY(block == nullptr)) {
@@ -491,7 +507,13 @@ c10::StorageImpl* twin(const c10::Storage& storage) {
     adopt(impl);
     block = block_of(impl->data_ptr());
   }
-  Window::finish(*block);
+  if (whom == For::vendor) {
+    Window::submit(*block);
+    Window::check(*block);
+    vendor_queue(static_cast<c10::DeviceIndex>(block->device)).lend();
+  } else {
+    Window::finish(*block);
+  }
   auto* twin = block->twin.load(std::memory_order_acquire);
   if (twin == nullptr) {
     if (block->foreign) {
@@ -528,12 +550,9 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
   synchronize_storage(storage);
   const size_t old_bytes = storage->nbytes();
-  c10::DataPtr fresh = allocate_block(nbytes, storage->device().index());
-  if (const size_t common = std::min(old_bytes, nbytes); common != 0) {
-    block_of(fresh)->fence().wait();
-    std::memcpy(fresh.get(), storage->data(), common);
-  }
-  storage->set_data_ptr_noswap(std::move(fresh));
+  const c10::Storage fresh = make_storage(nbytes, storage->device().index());
+  copy_storage(fresh.unsafeGetStorageImpl(), 0, storage, 0, std::min(old_bytes, nbytes));
+  storage->set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr()));
   storage->set_nbytes(nbytes);
 }
 

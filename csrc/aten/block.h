@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "atlas/memory.h"
+#include "atlas/queue.h"
 #include "atlas/window.h"
 
 namespace hologram::aten {
@@ -61,21 +62,31 @@ c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIn
 // Throws c10::OutOfMemoryError where the memory limit leaves no room for them.
 c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
 
+// A CPU storage of the size of a hologram storage, resizable where that is, with bytes of torch's
+// own CPU allocator.
+c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage);
+
 // Turns a CPU storage that nobody else refers to, and whose bytes were allocated for the device
 // (see ResultsFromPool), into a hologram storage. Returns false, with nothing changed, for another
 // one.
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device);
 
 // The CPU storage over the bytes of a hologram storage, for as long as the latter lives.
-// A storage whose DataPtr came from elsewhere (DLPack, set_data_ptr) is given a Block first.
-c10::StorageImpl* twin(const c10::Storage& storage);
+// A storage whose DataPtr came from elsewhere (DLPack, set_data_ptr) is given a Block first. On
+// return the host may read and write the bytes; for a vendor's kernels, they may be launched.
+enum class For : uint8_t { host, vendor };
+c10::StorageImpl* twin(const c10::Storage& storage, For whom = For::host);
+
+// The queue that orders a vendor's kernels on memory of the device.
+Queue& vendor_queue(c10::DeviceIndex device);
 
 // Takes over the bytes of a twin that a CPU kernel has reallocated (out= of another size).
 // Returns true if anything changed.
 bool adopt_twin_bytes(const c10::Storage& storage);
 
 // While one of these lives, what its thread allocates through torch's CPU allocator is memory of a
-// device: the results and temporaries of CPU kernels that run for the delegate. make_storage_over()
+// device, if the host can touch that: the results and temporaries of CPU kernels that run for the
+// delegate. make_storage_over()
 // recognises such bytes and counts nothing twice.
 class ResultsFromPool {
  public:
@@ -95,6 +106,10 @@ void install_result_allocator();
 // Makes a hologram storage look at the bytes of a CPU storage, its twin from now on. The size in
 // bytes becomes that of the CPU storage.
 void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu);
+
+// Fake tensors, the wrappers of torch.func and other stand-ins name the device and have none of its
+// memory. They come here where a kernel is reached past the dispatcher. Throws RuntimeError.
+void check_has_memory(const c10::StorageImpl* storage);
 
 // The Block of a hologram storage, nullptr where another owner made its DataPtr.
 Block* block_of(const c10::DataPtr& data);

@@ -10,9 +10,11 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/pinned.h"
 #include "aten/record.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/transfer.h"
 
 namespace hologram::aten {
 namespace {
@@ -22,7 +24,7 @@ using at::Tensor;
 // Above this many bytes torch's parallel copy is faster than one thread's memcpy.
 constexpr size_t kSmallCopyBytes = 128 * 1024;
 
-bool on_host_memory(const Tensor& tensor) {
+bool on_device_or_cpu(const Tensor& tensor) {
   return tensor.device().type() == kHologram || tensor.device().is_cpu();
 }
 
@@ -52,19 +54,58 @@ bool shares_a_part(const Tensor& self, const Tensor& src, size_t nbytes) {
   return to < from + nbytes && from < to + nbytes;
 }
 
+// The device that a copy is counted for.
+c10::DeviceIndex device_of(const Tensor& self, const Tensor& src) {
+  return (self.device().type() == kHologram ? self : src).device().index();
+}
+
+// Copies the bytes of a plain copy, of which one side is on a device whose memory the host cannot
+// touch.
+void transfer(Tensor& self, const Tensor& src, size_t nbytes, bool non_blocking) {
+  if (nbytes == 0 || self.unsafeGetTensorImpl()->data() == src.unsafeGetTensorImpl()->data())
+    return;
+  auto* const to = self.unsafeGetTensorImpl();
+  auto* const from = src.unsafeGetTensorImpl();
+  const auto storage = [](c10::TensorImpl* tensor) {
+    return tensor->unsafe_storage().unsafeGetStorageImpl();
+  };
+  // Of other memory nobody knows how long it lives.
+  const auto until = [&](const void* host) {
+    return non_blocking && is_pinned_pointer(host) ? Until::enqueued : Until::done;
+  };
+  if (self.device().is_cpu()) {
+    const Until end = until(to->mutable_data());
+    read_storage(storage(from), extent_of(src).begin, nbytes, to->mutable_data(), end);
+    if (end == Until::enqueued) keep_until_done(storage(to)->data_ptr(), src.device());
+  } else if (src.device().is_cpu()) {
+    const Until end = until(from->data());
+    write_storage(storage(to), extent_of(self).begin, nbytes, from->data(), end);
+    if (end == Until::enqueued) keep_until_done(storage(from)->data_ptr(), self.device());
+  } else {
+    copy_storage(storage(to), extent_of(self).begin, storage(from), extent_of(src).begin, nbytes);
+  }
+}
+
+bool is_host_memory(const Tensor& tensor) {
+  return tensor.device().is_cpu() || is_host_addressable(tensor.device().index());
+}
+
 at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   static auto& counter = op_counter("aten::copy_");
-  if (C10_LIKELY(on_host_memory(self) && on_host_memory(src))) {
+  if (C10_LIKELY(on_device_or_cpu(self) && on_device_or_cpu(src))) {
     if (record_copy(self, src)) {
       note_native(counter);
       return self;
     }
     const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
-    if (C10_LIKELY(nbytes <= kSmallCopyBytes && is_plain_copy(self, src) &&
+    const bool on_host = is_host_memory(self) && is_host_memory(src);
+    if (C10_LIKELY((nbytes <= kSmallCopyBytes || !on_host) && is_plain_copy(self, src) &&
                    !shares_a_part(self, src, nbytes) &&
                    (nbytes == 0 || !(lacks_memory(self) || lacks_memory(src))))) {
       note_native(counter);
-      if (nbytes != 0) {
+      if (C10_UNLIKELY(!on_host)) {
+        transfer(self, src, nbytes, non_blocking);
+      } else if (nbytes != 0) {
         synchronize_storage(self.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
         synchronize_storage(src.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
         // memmove: onto itself.
@@ -78,7 +119,7 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     return self.zero_();  // it has no bytes to copy
   }
   // Anything else - casts, strides, other layouts, a third device - is torch's own copy on aliases.
-  note_delegated(counter);
+  note_delegated(counter, device_of(self, src));
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {
     return tensor.device().type() == kHologram ? frame.argument(tensor, written) : tensor;

@@ -76,6 +76,12 @@ FromCpu accepted_from_cpu(std::string_view overload, const c10::Argument& argume
   return moved || argument.name() == "indices" ? FromCpu::anything : FromCpu::scalar;
 }
 
+// Arguments that a kernel writes although the schema does not say so: running statistics.
+bool is_written_unsaid(std::string_view overload, std::string_view argument) {
+  return overload.starts_with("native_batch_norm") &&
+         (argument == "running_mean" || argument == "running_var");
+}
+
 enum class ArgKind : uint8_t { tensor, tensor_list, optional_list, generator, device, pin_memory };
 
 struct Arg {
@@ -98,7 +104,8 @@ struct Record {
     argument_count = arguments.size();
     for (size_t position = 0; position < arguments.size(); ++position) {
       const auto& argument = arguments[position];
-      const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+      const bool written = (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+                           is_written_unsaid(overload, argument.name());
       if (const auto kind = kind_of(argument)) {
         args.push_back(
             {static_cast<uint16_t>(position), *kind, written,
@@ -165,11 +172,11 @@ class BoxedCall {
       : record_(record), op_(op), stack_(*stack), begin_(stack->size() - record.argument_count) {}
 
   void run(DispatchKeySet keys) {
-    note_delegated(record_.counter);
     for (const auto& arg : record_.args) {
       convert(arg);
     }
     finish_device();
+    note_delegated(record_.counter, device_);
     {
       BelowAutograd below;
       const ResultsFromPool results(leaves_device_ ? c10::DeviceIndex(-1) : device_);
@@ -539,6 +546,7 @@ at::Tensor Delegation::in(const at::Tensor& tensor, bool written) {
               "!");
   if (device_ < 0) {
     device_ = device.index();
+    note_delegated(counter_, device_);
     results_.emplace(device_);
   }
   return frame_.argument(tensor, written);

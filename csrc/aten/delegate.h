@@ -29,7 +29,7 @@ class BelowAutograd {
 //   return call.out(std::move(y));
 class Delegation {
  public:
-  explicit Delegation(OpCounter& counter) { note_delegated(counter); }
+  explicit Delegation(OpCounter& counter) : counter_(counter) {}
 
   at::Tensor in(const at::Tensor& tensor, bool written = false);
   std::optional<at::Tensor> in(const std::optional<at::Tensor>& tensor);
@@ -37,6 +37,7 @@ class Delegation {
   AliasFrame& frame() { return frame_; }
 
  private:
+  OpCounter& counter_;
   AliasFrame frame_;
   BelowAutograd below_;
   std::optional<ResultsFromPool> results_;  // from the first hologram argument on

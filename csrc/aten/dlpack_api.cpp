@@ -19,7 +19,8 @@ constexpr const char* kCapsuleName = "dlpack_exchange_api";
 const DLPackExchangeAPI* torch_api = nullptr;
 
 void as_host_memory(DLTensor& tensor) {
-  if (tensor.device.device_type == kDLExtDev) {
+  if (tensor.device.device_type == kDLExtDev &&
+      is_host_addressable(static_cast<c10::DeviceIndex>(tensor.device.device_id))) {
     tensor.device = {kDLCPU, 0};
   }
 }
@@ -67,7 +68,8 @@ int dltensor_from_py_object(void* object, DLTensor* out) {
 // The memory is shared: a CPU tensor over it is exported, and while that lives instructions on it
 // run at once.
 int managed_tensor_from_py_object(void* object, DLManagedTensorVersioned** out) {
-  if (!is_hologram(object)) {
+  if (!is_hologram(object) ||
+      !is_host_addressable(THPVariable_Unpack(static_cast<PyObject*>(object)).device().index())) {
     return torch_api->managed_tensor_from_py_object_no_sync(object, out);
   }
   return or_python_error([&] {

@@ -18,6 +18,7 @@
 #include "aten/compat.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/transfer.h"
 
 namespace hologram::aten {
 namespace {
@@ -210,8 +211,11 @@ Tensor lazy_clone(const Tensor& self) {
 }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
-  synchronize_storage(self.storage().unsafeGetStorageImpl());
-  return at::native::_local_scalar_dense_cpu(self);
+  if (C10_LIKELY(is_host_addressable(self.device().index()))) {
+    synchronize_storage(self.storage().unsafeGetStorageImpl());
+    return at::native::_local_scalar_dense_cpu(self);
+  }
+  return at::native::_local_scalar_dense_cpu(element_on_host(self));
 }
 
 }  // namespace

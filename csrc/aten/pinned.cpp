@@ -2,136 +2,125 @@
 
 #include "aten/pinned.h"
 
-#include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
 
-#include <bit>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <unordered_map>
+#include <optional>
 #include <vector>
+
+#include "aten/runtime.h"
+#include "atlas/device.h"
+#include "atlas/fork.h"
 
 namespace hologram::aten {
 namespace {
 
-// A caching allocator over c10::alloc_cpu. One lock: pinned allocations are batches, not scalars.
-class PinnedAllocator final : public at::HostAllocator {
+using HostBlock = at::HostBlock<c10::Stream>;
+
+// Where pinned memory comes from; torch's allocator keeps what is freed.
+class PinnedMemory {
  public:
-  c10::DataPtr allocate(size_t nbytes) override {
-    const c10::Device cpu(c10::DeviceType::CPU);
-    if (nbytes == 0) {
-      return {nullptr, nullptr, &release, cpu};
-    }
-    const size_t capacity = std::bit_ceil(std::max<size_t>(nbytes, 64));
-    std::lock_guard<std::mutex> lock(mutex_);
+  void* allocate(size_t bytes) {
+    Memory memory{bytes, nullptr};
     void* data = nullptr;
-    if (auto& free = free_[capacity]; !free.empty()) {
-      data = free.back();
-      free.pop_back();
+    if (hologram::device_count() == 0 || in_forked_child()) {
+      data = c10::alloc_cpu(bytes);  // any host memory is as good for no device
     } else {
-      const auto start = std::chrono::steady_clock::now();
-      data = c10::alloc_cpu(capacity);
-      const auto spent = std::chrono::steady_clock::now() - start;
-      stats_.host_alloc_time.increase(
-          std::chrono::duration_cast<std::chrono::microseconds>(spent).count());
-      stats_.num_host_alloc += 1;
-      stats_.allocations.increase(1);
-      stats_.allocated_bytes.increase(capacity);
-      stats_.bucket_allocation[std::bit_width(capacity) - 1] += 1;
+      memory.backend = &hologram::device(aten::current_device()).backend();
+      data = memory.backend->allocate_host(bytes);
+      TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr,
+                       "hologram: no page-locked host memory of ", bytes, " bytes");
     }
-    live_.emplace(reinterpret_cast<uintptr_t>(data), capacity);
-    stats_.active_requests.increase(1);
-    stats_.active_bytes.increase(capacity);
-    return {data, data, &release, cpu};
+    const std::lock_guard lock(mutex_);
+    held_.emplace(reinterpret_cast<uintptr_t>(data), memory);
+    return data;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void free(void* data) {
+    Memory memory;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = held_.find(reinterpret_cast<uintptr_t>(data));
+      memory = found->second;
+      held_.erase(found);
+    }
+    if (memory.backend == nullptr) {
+      c10::free_cpu(data);
+    } else {
+      memory.backend->free_host(data, memory.bytes);
+    }
+  }
+  bool contains(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    const std::lock_guard lock(mutex_);
+    auto next = held_.upper_bound(address);
+    if (next == held_.begin()) return false;
+    --next;
+    return address < next->first + next->second.bytes;
+  }
+
+ private:
+  struct Memory {
+    size_t bytes = 0;
+    Backend* backend = nullptr;  // null: torch's
+  };
+  std::mutex mutex_;
+  std::map<uintptr_t, Memory> held_;  // by base address
+};
+
+PinnedMemory& memory() {
+  static auto* memory = new PinnedMemory();  // outlives every tensor
+  return *memory;
+}
+
+struct PinnedImpl final : at::CachingHostAllocatorImpl<c10::Stream, Fence> {
   void copy_data(void* dest, const void* src, std::size_t count) const override {
     std::memcpy(dest, src, count);
   }
 
-  // Host execution has finished with the memory by the time the call returns.
-  bool record_event(void* pointer, void*, c10::Stream) override { return contains(pointer); }
-  void empty_cache() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [capacity, blocks] : free_) {
-      for (void* data : blocks) {
-        c10::free_cpu(data);
-        stats_.num_host_free += 1;
-        stats_.allocations.decrease(1);
-        stats_.allocated_bytes.decrease(capacity);
-        stats_.bucket_allocation[std::bit_width(capacity) - 1] -= 1;
-      }
-    }
-    free_.clear();
-  }
-  at::HostStats get_stats() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return stats_;
-  }
-  void reset_accumulated_stats() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto* stat : counters()) {
-      stat->reset_accumulated();
-    }
-    stats_.host_alloc_time.reset_accumulated();
-    stats_.host_free_time.reset_accumulated();
-    stats_.num_host_alloc = 0;
-    stats_.num_host_free = 0;
-  }
-  void reset_peak_stats() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto* stat : counters()) {
-      stat->reset_peak();
-    }
-    stats_.host_alloc_time.reset_peak();
-    stats_.host_free_time.reset_peak();
-  }
-
-  bool contains(const void* pointer) {
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto next = live_.upper_bound(address);
-    if (next == live_.begin()) {
-      return false;
-    }
-    --next;
-    return address < next->first + next->second;
-  }
-
  private:
-  static void release(void* context);
-
-  void deallocate(void* data) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto entry = live_.find(reinterpret_cast<uintptr_t>(data));
-    const size_t capacity = entry->second;
-    live_.erase(entry);
-    stats_.active_requests.decrease(1);
-    stats_.active_bytes.decrease(capacity);
-    free_[capacity].push_back(data);
-  }
-  std::vector<at::Stat*> counters() {
-    return {&stats_.active_requests, &stats_.active_bytes, &stats_.allocations,
-            &stats_.allocated_bytes};
+  using Clock = std::chrono::steady_clock;
+  static int64_t microseconds_since(Clock::time_point start) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
   }
 
-  std::mutex mutex_;
-  std::map<uintptr_t, size_t> live_;                     // base address -> capacity
-  std::unordered_map<size_t, std::vector<void*>> free_;  // capacity -> blocks, last in first out
-  at::HostStats stats_;
+  void allocate_host_memory(size_t size, void** data) override {
+    const auto start = Clock::now();
+    *data = memory().allocate(size);
+    const std::lock_guard lock(stats_.timing_mutex_);
+    stats_.host_alloc_time.increase(microseconds_since(start));
+  }
+  void free_block(HostBlock* block) override {
+    const auto start = Clock::now();
+    memory().free(block->ptr_);
+    const std::lock_guard lock(stats_.timing_mutex_);
+    stats_.host_free_time.increase(microseconds_since(start));
+  }
+  // What uses the memory has been enqueued already.
+  void record_stream(std::optional<std::vector<Fence>>& fences, c10::Stream stream) override {
+    Queue& queue = hologram::device(stream.device_index()).queue();
+    fences->push_back({&queue, queue.last()});
+  }
+  bool query_event(Fence& fence) override { return !fence.outstanding(); }
+  c10::Stream get_current_stream() const override {
+    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kHologram, aten::current_device()));
+  }
+  bool stream_is_capturing(c10::Stream) const override { return false; }
 };
+
+void release(void* context);
+
+using PinnedAllocator = at::CachingHostAllocatorInterface<PinnedImpl, &release>;
 
 PinnedAllocator& instance() {
   static auto* allocator = new PinnedAllocator();  // outlives every tensor
   return *allocator;
 }
 
-void PinnedAllocator::release(void* context) {
-  if (context != nullptr) {
-    instance().deallocate(context);
-  }
+void release(void* context) {
+  instance().free(context);
 }
 
 }  // namespace
@@ -145,7 +134,7 @@ c10::Allocator* pinned_allocator() {
   return &instance();
 }
 bool is_pinned_pointer(const void* pointer) {
-  return instance().contains(pointer);
+  return memory().contains(pointer);
 }
 
 }  // namespace hologram::aten

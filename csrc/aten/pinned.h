@@ -1,5 +1,5 @@
-// Page-locked host memory as torch names it. On the CPU backend any host memory is as good, so
-// pinned memory is ordinary memory whose addresses are remembered: is_pinned() tells the truth.
+// Page-locked host memory as torch names it, from the backend of the current device. Copies between
+// it and a device need not wait, and it is not used again before they are done.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>

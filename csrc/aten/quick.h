@@ -274,7 +274,7 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
       return c10::impl::BoxedKernelWrapper<Result(Args...)>::call(op_.boxed(), op_.handle(), keys,
                                                                   std::forward<Args>(args)...);
     }
-    note_delegated(op_.counter());
+    note_delegated(op_.counter(), call.device());
     return run(call, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
 

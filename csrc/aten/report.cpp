@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 
+#include "aten/transfer.h"
+
 namespace hologram::aten {
 namespace {
 
@@ -61,23 +63,25 @@ void refuse_forked_child() {
               "multiprocessing, you must use the 'spawn' start method");
 }
 
-void note_delegated(OpCounter& counter) {
+void note_delegated(OpCounter& counter, c10::DeviceIndex device) {
   if (C10_UNLIKELY(in_forked_child())) {
     refuse_forked_child();
   }
+  const bool copies = !is_host_addressable(device);
+  const char* const where = copies ? "copies of the memory" : "the same memory";
   const auto now = mode.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(now != FallbackMode::allow)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         now != FallbackMode::error, counter.name,
         " has no native hologram kernel and set_fallback_mode('error') is on; with 'allow' it runs "
-        "in torch's CPU kernel on the same memory");
+        "in torch's CPU kernel on ",
+        where);
     if (!counter.warned.exchange(true)) {
-      TORCH_WARN(counter.name,
-                 " has no native hologram kernel; torch's CPU kernel runs on the same "
-                 "memory");
+      TORCH_WARN(counter.name, " has no native hologram kernel; torch's CPU kernel runs on ",
+                 where);
     }
   }
-  counter.delegated.fetch_add(1, std::memory_order_relaxed);
+  (copies ? counter.copied : counter.delegated).fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<ReportRow> fallback_report() {

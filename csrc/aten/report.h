@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/macros/Macros.h>
 
 #include "atlas/fork.h"
@@ -35,8 +36,10 @@ std::string fallback_mode();
 // Throws RuntimeError in a forked child: the parent's threads, and the locks they held, are gone.
 void refuse_forked_child();
 
-// Counts a delegated call and, by mode, warns once per operator or throws NotImplementedError.
-void note_delegated(OpCounter& counter);
+// Counts a call of torch's CPU kernel for a device, `delegated` where it runs on the device's
+// memory and `copied` where it runs on copies; by mode, warns once per operator or throws
+// NotImplementedError.
+void note_delegated(OpCounter& counter, c10::DeviceIndex device);
 inline void note_native(OpCounter& counter) {
   if (C10_UNLIKELY(in_forked_child())) {
     refuse_forked_child();

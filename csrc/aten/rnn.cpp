@@ -422,7 +422,7 @@ Results run(const Kind& kind, const Network& network) {
   auto& counter =
       op_counter(std::string(kind.name) + (network.batch_sizes.defined() ? ".data" : ".input"));
   if (wants_graph(network)) {
-    note_delegated(counter);
+    note_delegated(counter, network.data.device().index());
     return run_with_graph(kind, network);
   }
   Delegation call(counter);

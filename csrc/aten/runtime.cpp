@@ -37,8 +37,15 @@ struct HologramAllocator final : c10::DeviceAllocator {
   }
   // The context of a DataPtr is a Block, not its data, so raw allocation is not offered.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  // Both of one device.
   void copy_data(void* dest, const void* src, std::size_t count) const override {
-    std::memcpy(dest, src, count);
+    Device* const device = device_owning(dest);
+    if (device == nullptr || device->memory().host_addressable()) {
+      std::memcpy(dest, src, count);
+    } else {
+      device->synchronize();
+      device->queue().wait(device->queue().copy(dest, src, count, Direction::on_device));
+    }
   }
 
   bool initialized() override { return is_initialized(); }

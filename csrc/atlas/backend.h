@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,9 @@ struct DeviceProperties {
   bool computes_on_host = false;  // on the threads that flush, and on torch's
   bool host_addressable = false;  // its memory is the host's: both may read and write it
   bool asynchronous = false;      // what a queue is given may be finished after the return
+  // The type of torch's device whose kernels run on this memory in the order of a queue
+  // (Queue::lend): "cuda". Empty where torch's CPU kernels are all there is.
+  std::string vendor;
   int major = 0, minor = 0;       // capability; (0, 0) where the hardware has no such number
 };
 
@@ -39,6 +43,14 @@ class Backend : public PlanCompiler {
 
   // Gives back a segment with the size it was asked with. Thread-safe.
   virtual void free_segment(void* data, size_t bytes) noexcept = 0;
+
+  // Host memory of so many bytes that copies can use without waiting, aligned to 64 bytes; nullptr
+  // where there is no more. Any will do where queues copy on the host. Thread-safe.
+  virtual void* allocate_host(size_t bytes) noexcept {
+    return std::aligned_alloc(64, (bytes + 63) & ~size_t{63});
+  }
+  // Gives it back with the size it was asked with. Thread-safe.
+  virtual void free_host(void* data, size_t) noexcept { std::free(data); }
 
   // A queue that is idle. The backend outlives it.
   virtual std::unique_ptr<Queue> make_queue() = 0;

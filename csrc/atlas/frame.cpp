@@ -10,10 +10,8 @@
 #include "atlas/overlap.h"
 
 namespace hologram {
-namespace {
 
-// What a profiler shows of a pass: its operations, in order, each once.
-std::string pass_name(const Group& group) {
+std::string operation_names(const Group& group) {
   constexpr size_t kMostNames = 8;
   std::vector<std::string_view> names;
   for (const Node& node : group.nodes) {
@@ -22,15 +20,13 @@ std::string pass_name(const Group& group) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   if (names.empty()) names.push_back("copy");
-  std::string text = "hologram::pass (";
+  std::string text;
   for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
     if (i != 0) text += ", ";
     text += names[i];
   }
-  return text + (names.size() > kMostNames ? ", ...)" : ")");
+  return text + (names.size() > kMostNames ? ", ..." : "");
 }
-
-}  // namespace
 
 std::shared_ptr<const Failure> failure_of(const std::exception& error) {
   const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
@@ -60,7 +56,8 @@ Frame::Pass::Pass(Frame& frame, size_t number)
     : frame_(frame),
       batch_(&frame.plan_->batches[number]),
       rest_(frame.failures.empty() ? std::nullopt : frame.what_can_run(*batch_)),
-      watched_(frame.watcher_, [&] { return pass_name(batch_->group); }) {
+      watched_(frame.watcher_,
+               [&] { return "hologram::pass (" + operation_names(batch_->group) + ")"; }) {
   if (rest_) [[unlikely]]
     batch_ = &*rest_;
   frame.bind(*batch_, (*frame.traversals_)[number]);

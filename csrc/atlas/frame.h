@@ -54,6 +54,9 @@ class Watched {
   Watcher* watcher_;
 };
 
+// Its operations, in order, each once: "mul, add".
+std::string operation_names(const Group& group);
+
 // How often each operand of each batch of a plan is gone through.
 using Traversals = std::vector<std::vector<uint8_t>>;
 

@@ -169,6 +169,8 @@ class MemoryPool::SegmentMap {
 
 MemoryPool::MemoryPool(Backend& backend, size_t limit)
     : backend_(backend),
+      host_addressable_(backend.properties().host_addressable),
+      has_vendor_(!backend.properties().vendor.empty()),
       limit_(limit),
       classes_(std::make_unique<SizeClass[]>(kClassCount)),
       map_(std::make_unique<SegmentMap>()) {

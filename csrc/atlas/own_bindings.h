@@ -21,6 +21,12 @@ class HOLOGRAM_EXPORT OwnBindings {
 
   std::span<const Binding> bindings() const noexcept { return bindings_; }
 
+  // Puts translate(address) in the place of each address, where a queue has others than the core.
+  template <class F>
+  void translate(F&& translate) {
+    for (void*& address : operands_) address = translate(address);
+  }
+
  private:
   std::vector<Binding> bindings_;
   std::vector<void*> operands_;

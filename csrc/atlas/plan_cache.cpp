@@ -1,6 +1,7 @@
 #include "atlas/plan_cache.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,17 @@ size_t Compiled::bytes() const {
     }
   }
   return sum;
+}
+
+std::string describe_pass(const Compiled& compiled, size_t number) {
+  constexpr size_t kMostPasses = 8;
+  const auto& batches = compiled.plan.batches;
+  std::string text = operation_names(batches[number].group) + " (pass " +
+                     std::to_string(number + 1) + " of " + std::to_string(batches.size());
+  for (size_t i = 0; i < std::min(batches.size(), kMostPasses) && batches.size() > 1; ++i) {
+    text += (i == 0 ? ": " : "; ") + operation_names(batches[i].group);
+  }
+  return text + (batches.size() > kMostPasses ? "; ...)" : ")");
 }
 
 const PlanCache::Entry* PlanCache::look_up(uint64_t hash, const Program& program) const {

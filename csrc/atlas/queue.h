@@ -10,8 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "atlas/canonicalise.h"
+#include "atlas/export.h"
 #include "atlas/fence.h"
 #include "atlas/frame.h"
 #include "atlas/program.h"
@@ -44,6 +46,10 @@ struct Compiled {
   mutable std::atomic<uint64_t> used{0};  // when, in the cache's time
 };
 
+// For the error of a queue whose pass failed after submit() has returned: its operations, and those
+// of the other passes of its program. `number` counts from 0.
+HOLOGRAM_EXPORT std::string describe_pass(const Compiled& compiled, size_t number);
+
 // Takes the time when a queue gets there.
 class Moment {
  public:
@@ -51,6 +57,9 @@ class Moment {
   // Of the same backend; both have been reached. Negative where this one came first.
   virtual double milliseconds_since(const Moment& other) const = 0;
 };
+
+// Of a copy, between memory of the queue's device and of the host.
+enum class Direction : uint8_t { to_device, to_host, on_device };
 
 // All functions are thread-safe.
 class Queue {
@@ -64,6 +73,13 @@ class Queue {
   // are enqueued.
   virtual Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) = 0;
 
+  // Enqueues a copy; the ranges do not overlap. Memory of the host is in use until the ticket is
+  // done.
+  virtual Ticket copy(void* to, const void* from, size_t bytes, Direction direction) = 0;
+
+  // Enqueues to[i] = *element for i < count, of 1, 2, 4, 8 or 16 bytes, which are read at once.
+  virtual Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) = 0;
+
   // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
   // it is not null, takes the time then. Never waits.
   virtual Ticket record(std::shared_ptr<Moment> moment) = 0;
@@ -71,11 +87,19 @@ class Queue {
   // What is enqueued from now on starts when a fence of another queue has been reached.
   virtual void wait_for(const Fence& fence) = 0;
 
+  // From the return on kernels of the vendor (DeviceProperties::vendor) that the calling thread
+  // launches run after all that is enqueued. May be called again before take_back(). Never waits for
+  // what the device does, as far as the vendor's kernels do not run on the host.
+  virtual void lend() {}
+  // Ends that; the ticket is done when the kernels are.
+  virtual Ticket take_back() { return record(nullptr); }
+
   // Of what was enqueued last.
   virtual Ticket last() noexcept = 0;
   // Whether everything up to a ticket is finished. Never waits.
   virtual bool done(Ticket ticket) noexcept = 0;
-  // Returns when it is.
+  // Returns when it is. Throws Error if anything up to now has failed that nobody has been told
+  // of; it says which device and what it was (describe_pass). Once told, the queue goes on.
   virtual void wait(Ticket ticket) = 0;
 };
 

@@ -194,6 +194,11 @@ class Window {
     if (const Ticket ticket = block.ticket.load(std::memory_order_acquire); ticket != 0)
         [[unlikely]]
       wait(block, ticket);
+    check(block);
+  }
+
+  // Raises the failure of a block that failed.
+  static void check(const BlockState& block) {
     if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
       block.window.load(std::memory_order_relaxed)->raise(block);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "atlas/float_mode.h"
 #include "cpu/allocator.h"
 #include "cpu/code.h"
+#include "cpu/fill.h"
 #include "cpu/system.h"
 
 namespace hologram {
@@ -50,6 +52,14 @@ class CallingThread final : public Queue {
         pass.fail(error);
       }
     }
+    return next();
+  }
+  Ticket copy(void* to, const void* from, size_t bytes, Direction) override {
+    std::memcpy(to, from, bytes);
+    return next();
+  }
+  Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override {
+    cpu::fill(to, element, element_bytes, count);
     return next();
   }
   Ticket record(std::shared_ptr<Moment> moment) override {

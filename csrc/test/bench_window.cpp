@@ -43,6 +43,8 @@ struct Idle final : PlanCompiler, Queue, Heap {
   };
   std::unique_ptr<PlanCode> compile(const Plan&) override { return std::make_unique<Code>(); }
   Ticket submit(const std::shared_ptr<const Compiled>&, Frame&) override { return 1; }
+  Ticket copy(void*, const void*, size_t, Direction) override { return 1; }
+  Ticket fill(void*, const void*, size_t, size_t) override { return 1; }
   Ticket record(std::shared_ptr<Moment>) override { return 1; }
   void wait_for(const Fence&) override {}
   Ticket last() noexcept override { return 1; }
@@ -57,6 +59,12 @@ struct Real final : PlanCompiler, Queue, Heap {
   std::unique_ptr<PlanCode> compile(const Plan& plan) override { return backend->compile(plan); }
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
     return queue->submit(compiled, frame);
+  }
+  Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override {
+    return queue->copy(to, from, bytes, direction);
+  }
+  Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override {
+    return queue->fill(to, element, element_bytes, count);
   }
   Ticket record(std::shared_ptr<Moment> moment) override { return queue->record(moment); }
   void wait_for(const Fence& fence) override { queue->wait_for(fence); }

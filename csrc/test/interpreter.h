@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -83,6 +84,8 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
       }
     });
   }
+  Ticket copy(void*, const void*, size_t, Direction) override { std::abort(); }
+  Ticket fill(void*, const void*, size_t, size_t) override { std::abort(); }
   Ticket record(std::shared_ptr<Moment>) override {
     return late() ? push([] {}) : ++last_;
   }

@@ -59,6 +59,8 @@ class FakeBackend final : public Backend {
 class FakeQueue final : public Queue {
  public:
   Ticket submit(const std::shared_ptr<const Compiled>&, Frame&) override { std::abort(); }
+  Ticket copy(void*, const void*, size_t, Direction) override { std::abort(); }
+  Ticket fill(void*, const void*, size_t, size_t) override { std::abort(); }
   Ticket record(std::shared_ptr<Moment>) override { std::abort(); }
   void wait_for(const Fence&) override { std::abort(); }
   Ticket last() noexcept override { return reached; }

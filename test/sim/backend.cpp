@@ -1,14 +1,23 @@
 // A device with no hardware: its queues are threads that run late. See docs/architecture.md.
 //
-// HOLOGRAM_TEST_SIM_DEVICES: how many there are (2). HOLOGRAM_TEST_SIM_DELAY: most microseconds
-// that a queue waits before each task (50). HOLOGRAM_TEST_SIM_SEED: of those delays.
+// HOLOGRAM_TEST_SIM_DEVICES: how many there are (2). HOLOGRAM_TEST_SIM_MEMORY: "device", which the
+// host cannot touch (the default), "host", or "vendor": the host's, with torch's CPU kernels for
+// those of a vendor. HOLOGRAM_TEST_SIM_DELAY: most microseconds that a
+// queue waits before each task (50). HOLOGRAM_TEST_SIM_SEED: of those delays. Faults, each the
+// numbers of what fails, from 1: HOLOGRAM_TEST_SIM_NO_SEGMENT, HOLOGRAM_TEST_SIM_NO_LAUNCH,
+// HOLOGRAM_TEST_SIM_FAILED_RUN and HOLOGRAM_TEST_SIM_FAILED_TRANSFER of each queue.
 #include "atlas/backend_library.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <set>
+#include <sstream>
 #include <string>
+#include <string_view>
 
 #include "cpu/code.h"
+#include "memory.h"
 #include "queue.h"
 
 namespace sim {
@@ -24,6 +33,15 @@ int number(const char* variable, int otherwise) {
   return text != nullptr ? std::atoi(text) : otherwise;
 }
 
+// "2,5"
+std::set<int> numbers(const char* variable) {
+  const char* const text = std::getenv(variable);
+  std::istringstream stream(text != nullptr ? text : "");
+  std::set<int> list;
+  for (std::string part; std::getline(stream, part, ',');) list.insert(std::stoi(part));
+  return list;
+}
+
 class Backend final : public hologram::Backend {
  public:
   explicit Backend(int ordinal) : ordinal_(ordinal) {
@@ -33,16 +51,28 @@ class Backend final : public hologram::Backend {
     properties_.multi_processor_count = 1;
     properties_.isa = cpu::isa_name(cpu::best_isa());  // whose kernels it runs
     properties_.asynchronous = true;
-    properties_.host_addressable = true;
+    const char* const memory = std::getenv("HOLOGRAM_TEST_SIM_MEMORY");
+    const std::string_view kind = memory != nullptr ? memory : "device";
+    properties_.host_addressable = kind != "device";
+    if (kind == "vendor") properties_.vendor = "cpu";
   }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override {
+    static const std::set<int> refused = numbers("HOLOGRAM_TEST_SIM_NO_SEGMENT");
+    if (refused.contains(++segments_)) return nullptr;
+    if (!properties_.host_addressable) return Memory::instance().allocate(bytes);
     const size_t alignment = bytes >= kLargeAlignment ? kLargeAlignment : kSegmentAlignment;
     void* data = nullptr;
     return ::posix_memalign(&data, alignment, bytes) == 0 ? data : nullptr;
   }
-  void free_segment(void* data, size_t) noexcept override { std::free(data); }
+  void free_segment(void* data, size_t bytes) noexcept override {
+    if (properties_.host_addressable) {
+      std::free(data);
+    } else {
+      Memory::instance().free(data, bytes);
+    }
+  }
   size_t available_memory() const noexcept override { return kMemory; }
 
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
@@ -50,13 +80,21 @@ class Backend final : public hologram::Backend {
   }
   std::unique_ptr<hologram::Queue> make_queue() override {
     const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_;
-    return std::make_unique<Queue>(static_cast<uint64_t>(seed),
-                                   number("HOLOGRAM_TEST_SIM_DELAY", 50));
+    return std::make_unique<Queue>(QueueOptions{
+        .device = properties_.name,
+        .own_memory = !properties_.host_addressable,
+        .seed = static_cast<uint64_t>(seed),
+        .most_delay = number("HOLOGRAM_TEST_SIM_DELAY", 50),
+        .failing_launches = numbers("HOLOGRAM_TEST_SIM_NO_LAUNCH"),
+        .failing_runs = numbers("HOLOGRAM_TEST_SIM_FAILED_RUN"),
+        .failing_transfers = numbers("HOLOGRAM_TEST_SIM_FAILED_TRANSFER"),
+    });
   }
   std::shared_ptr<hologram::Moment> make_moment() override { return std::make_shared<Moment>(); }
 
  private:
   int ordinal_;
+  std::atomic<int> segments_{0};
   DeviceProperties properties_;
 };
 
@@ -70,4 +108,9 @@ constexpr BackendLibrary kLibrary{
 
 const hologram::BackendLibrary* hologram_backend() {
   return &sim::kLibrary;
+}
+
+// How often anybody has waited for a queue, for tests.
+extern "C" [[gnu::visibility("default")]] uint64_t sim_waits() {
+  return sim::Queue::waits.load(std::memory_order_relaxed);
 }

@@ -1,5 +1,8 @@
 #include "queue.h"
 
+#include <array>
+#include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -7,6 +10,7 @@
 #include "atlas/float_mode.h"
 #include "atlas/own_bindings.h"
 #include "cpu/code.h"
+#include "memory.h"
 
 namespace sim {
 
@@ -17,9 +21,9 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
   return std::chrono::duration<double, std::milli>(passed).count();
 }
 
-Queue::Queue(uint64_t seed, int most_microseconds)
-    : random_(static_cast<std::minstd_rand::result_type>(seed)),
-      most_microseconds_(most_microseconds),
+Queue::Queue(QueueOptions options)
+    : options_(std::move(options)),
+      random_(static_cast<std::minstd_rand::result_type>(options_.seed)),
       thread_([this] { work(); }) {}
 
 Queue::~Queue() {
@@ -44,13 +48,58 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   for (size_t i = 0; i < code.groups.size(); ++i) {
     Frame::Pass pass(frame, i);
     passes.emplace_back(compiled->plan.batches[i].group, pass.bindings());
+    if (options_.failing_launches.contains(++passes_submitted_)) {
+      passes.back() = OwnBindings(compiled->plan.batches[i].group, {});
+      pass.fail(Error(options_.device + ": could not launch " + describe_pass(*compiled, i)));
+    }
+    passes.back().translate([this](void* address) { return bytes_of(address); });
   }
   // std::function copies what it holds.
   auto kept = std::make_shared<std::vector<OwnBindings>>(std::move(passes));
-  return push([compiled, kept, mode = frame.program().float_mode] {
+  return push([this, compiled, kept, mode = frame.program().float_mode] {
     const FloatModeGuard guard(mode);
-    const auto& its = static_cast<const cpu::Code&>(*compiled->code);
-    for (size_t i = 0; i < kept->size(); ++i) cpu::run(*its.groups[i], (*kept)[i].bindings());
+    for (size_t i = 0; i < kept->size(); ++i) run(*compiled, i, (*kept)[i].bindings());
+  });
+}
+
+void Queue::run(const Compiled& compiled, size_t pass, std::span<const Binding> bindings) {
+  try {
+    if (options_.failing_runs.contains(++passes_)) throw Error("injected fault");
+    cpu::run(*static_cast<const cpu::Code&>(*compiled.code).groups[pass], bindings);
+  } catch (const std::exception& error) {
+    throw Error(describe_pass(compiled, pass) + " failed: " + error.what());
+  }
+}
+
+void Queue::transfer(const char* what, size_t bytes, const Task& task) {
+  if (options_.failing_transfers.contains(++transfers_)) {
+    throw Error(std::string(what) + " of " + std::to_string(bytes) +
+                " bytes failed: injected fault");
+  }
+  task();
+}
+
+void* Queue::bytes_of(const void* address) const {
+  return options_.own_memory ? Memory::bytes_of(address) : const_cast<void*>(address);
+}
+
+Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction) {
+  if (direction != Direction::to_host) to = bytes_of(to);
+  if (direction != Direction::to_device) from = bytes_of(from);
+  return push(
+      [this, to, from, bytes] { transfer("copy", bytes, [&] { std::memcpy(to, from, bytes); }); });
+}
+
+Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t count) {
+  std::array<char, 16> value{};
+  std::memcpy(value.data(), element, element_bytes);
+  char* const start = static_cast<char*>(bytes_of(to));
+  return push([this, value, start, element_bytes, count] {
+    transfer("fill", element_bytes * count, [&] {
+      for (size_t i = 0; i < count; ++i) {
+        std::memcpy(start + i * element_bytes, value.data(), element_bytes);
+      }
+    });
   });
 }
 
@@ -64,6 +113,12 @@ void Queue::wait_for(const Fence& fence) {
   push([fence] { fence.wait(); });
 }
 
+// The vendor's kernels are torch's for the CPU, which know no queue: it catches up.
+void Queue::lend() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done(last_); });
+}
+
 Ticket Queue::last() noexcept {
   const std::lock_guard guard(mutex_);
   return last_;
@@ -74,6 +129,7 @@ bool Queue::done(Ticket ticket) noexcept {
 }
 
 void Queue::wait(Ticket ticket) {
+  waits.fetch_add(1, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done(ticket); });
   if (!error_.empty()) throw Error(std::exchange(error_, {}));
@@ -87,15 +143,15 @@ void Queue::work() {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    if (most_microseconds_ > 0) {
-      std::uniform_int_distribution<int> delay(0, most_microseconds_);
+    if (options_.most_delay > 0) {
+      std::uniform_int_distribution<int> delay(0, options_.most_delay);
       std::this_thread::sleep_for(std::chrono::microseconds(delay(random_)));
     }
     std::string error;
     try {
       task();
     } catch (const std::exception& raised) {
-      error = raised.what();
+      error = options_.device + ": " + raised.what();
     }
     task = nullptr;
     lock.lock();

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -28,16 +30,31 @@ class Moment final : public hologram::Moment {
   Clock::time_point time_;  // written before the ticket is done, read afterwards
 };
 
+struct QueueOptions {
+  std::string device;  // for errors
+  bool own_memory;     // the device's addresses are not the host's (memory.h)
+  uint64_t seed;       // of the delays
+  int most_delay;      // microseconds before each task, at random
+  // Of each which ones fail, counted from 1.
+  std::set<int> failing_launches;   // of passes: cannot be enqueued
+  std::set<int> failing_runs;       // of passes: fail while they run
+  std::set<int> failing_transfers;  // of copies and fills
+};
+
 class Queue final : public hologram::Queue {
  public:
-  // Before each task it sleeps for a random time of up to so many microseconds.
-  Queue(uint64_t seed, int most_microseconds);
+  inline static std::atomic<uint64_t> waits{0};  // calls of wait() on all queues
+
+  explicit Queue(QueueOptions options);
   ~Queue() override;
 
   Ticket submit(const std::shared_ptr<const hologram::Compiled>& compiled,
                 hologram::Frame& frame) override;
+  Ticket copy(void* to, const void* from, size_t bytes, hologram::Direction direction) override;
+  Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const hologram::Fence& fence) override;
+  void lend() override;
   Ticket last() noexcept override;
   bool done(Ticket ticket) noexcept override;
   void wait(Ticket ticket) override;
@@ -46,16 +63,23 @@ class Queue final : public hologram::Queue {
   using Task = std::function<void()>;
   Ticket push(Task task);
   void work();
+  void run(const hologram::Compiled& compiled, size_t pass,
+           std::span<const hologram::Binding> bindings);
+  void transfer(const char* what, size_t bytes, const Task& task);
+  void* bytes_of(const void* address) const;
 
+  const QueueOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;  // guarded by mutex_
   Ticket last_ = 0;         // likewise
   bool ending_ = false;     // likewise
-  std::string error_;       // likewise: of a task, until somebody waits
+  std::string error_;       // likewise: the first one that nobody has been told of
   std::atomic<Ticket> finished_{0};
-  std::minstd_rand random_;  // the thread's
-  int most_microseconds_;
+  std::atomic<int> passes_submitted_{0};
+  // The thread's.
+  std::minstd_rand random_;
+  int passes_ = 0, transfers_ = 0;
   std::thread thread_;  // last: it uses all of the above
 };
 

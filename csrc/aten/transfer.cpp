@@ -1,0 +1,128 @@
+#include "aten/precompiled.h"
+
+#include "aten/transfer.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <cstring>
+#include <vector>
+
+#include "aten/block.h"
+#include "aten/pinned.h"
+#include "aten/runtime.h"
+#include "atlas/device.h"
+
+namespace hologram::aten {
+namespace {
+
+char* at_offset(c10::StorageImpl* storage, size_t offset) {
+  return static_cast<char*>(storage->mutable_data()) + offset;
+}
+
+// Enqueues a copy that touches a block after all that is recorded and queued on it.
+void transfer(Block& block, void* to, const void* from, size_t nbytes, Direction direction,
+              Until until) {
+  Window::submit(block);
+  Queue& queue = device(block.device).queue();
+  const Ticket ticket = queue.copy(to, from, nbytes, direction);
+  if (until == Until::done) {
+    queue.wait(ticket);
+  } else {
+    block.queue = &queue;
+    block.ticket.store(ticket, std::memory_order_release);
+  }
+}
+
+bool is_host_addressable(const Block& block) {
+  return block.pool->host_addressable();
+}
+
+}  // namespace
+
+bool is_host_addressable(c10::DeviceIndex device) {
+  return device_memory(device).host_addressable();
+}
+
+void read_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, void* host,
+                  Until until) {
+  Block* const block = settled_block(storage);
+  if (block == nullptr || nbytes == 0) return;
+  if (is_host_addressable(*block)) {
+    Window::finish(*block);
+    std::memcpy(host, at_offset(storage, offset), nbytes);
+  } else {
+    transfer(*block, host, at_offset(storage, offset), nbytes, Direction::to_host, until);
+    // Raises where the values are missing.
+    if (until == Until::done) Window::finish(*block);
+  }
+}
+
+// Up to so many bytes the host copies to page-locked memory rather than wait for the queue.
+constexpr size_t kMostStaged = size_t{1} << 20;
+
+void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, const void* host,
+                   Until until) {
+  Block* const block = settled_block(storage);
+  if (block == nullptr || nbytes == 0) return;
+  if (is_host_addressable(*block)) {
+    Window::finish(*block);
+    std::memcpy(at_offset(storage, offset), host, nbytes);
+  } else if (until == Until::done && nbytes <= kMostStaged) {
+    const c10::DataPtr staged = pinned_host_allocator().allocate(nbytes);
+    std::memcpy(staged.get(), host, nbytes);
+    transfer(*block, at_offset(storage, offset), staged.get(), nbytes, Direction::to_device,
+             Until::enqueued);
+    keep_until_done(staged, storage->device());
+  } else {
+    transfer(*block, at_offset(storage, offset), host, nbytes, Direction::to_device, until);
+  }
+}
+
+void keep_until_done(const c10::DataPtr& pinned, c10::Device device) {
+  pinned_host_allocator().record_event(pinned.get(), pinned.get_context(),
+                                       c10::Stream(c10::Stream::DEFAULT, device));
+}
+
+void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from,
+                  size_t from_offset, size_t nbytes) {
+  Block* const written = settled_block(to);
+  Block* const read = settled_block(from);
+  if (written == nullptr || read == nullptr || nbytes == 0) return;
+  if (is_host_addressable(*read)) {
+    Window::finish(*read);
+    write_storage(to, to_offset, nbytes, at_offset(from, from_offset));
+  } else if (is_host_addressable(*written)) {
+    Window::finish(*written);
+    read_storage(from, from_offset, nbytes, at_offset(to, to_offset));
+  } else if (read->device == written->device) {
+    Window::submit(*read);
+    transfer(*written, at_offset(to, to_offset), at_offset(from, from_offset), nbytes,
+             Direction::on_device, Until::enqueued);
+    read->queue = written->queue;
+    read->ticket.store(written->ticket.load(std::memory_order_relaxed), std::memory_order_release);
+  } else {
+    std::vector<char> staged(nbytes);
+    read_storage(from, from_offset, nbytes, staged.data());
+    write_storage(to, to_offset, nbytes, staged.data());
+  }
+}
+
+at::Tensor element_on_host(const at::Tensor& tensor) {
+  auto host = at::detail::empty_cpu({}, tensor.scalar_type());
+  read_storage(tensor.storage().unsafeGetStorageImpl(), extent_of(tensor).begin,
+               tensor.element_size(), host.mutable_data_ptr());
+  return host;
+}
+
+Extent extent_of(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_nested()) return {0, impl->unsafe_storage().nbytes()};
+  if (impl->numel() == 0) return {};
+  int64_t last = impl->storage_offset();
+  for (int64_t d = 0; d < impl->dim(); ++d) last += (impl->size(d) - 1) * impl->stride(d);
+  const auto itemsize = impl->itemsize();
+  return {static_cast<size_t>(impl->storage_offset()) * itemsize,
+          static_cast<size_t>(last + 1) * itemsize};
+}
+
+}  // namespace hologram::aten
