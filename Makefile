@@ -100,13 +100,13 @@ endif
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
 
-# A backend outside the package: compiled against its headers, linked against its extension.
+# A backend outside the package: compiled against its installed headers, linked against its extension.
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
-$(SIM): $(wildcard test/sim/* csrc/atlas/*.h csrc/cpu/*.h) $(MODULE)
+$(SIM): $(wildcard test/sim/*) $(MODULE)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fvisibility=hidden -fPIC -shared -pthread \
-	  -Icsrc test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+	  -Itorch_hologram/include test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \

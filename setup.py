@@ -187,6 +187,14 @@ write_if_changed(
     f'TORCH_MINOR = "{TORCH_MINOR}"\n'
     f'TORCH_VERSION = "{torch.__version__}"\n',
 )
+# What a backend outside the package is compiled against (docs/add-a-backend.md): the core, and the
+# CPU's kernels for one that runs plans on the host. Beside torch_hologram.h, in the wheel as well.
+HEADERS = sorted(glob.glob("csrc/atlas/*.h")) + [
+    f"csrc/cpu/{name}.h" for name in ("code", "executor", "executor_code", "system")
+]
+for header in HEADERS:
+    installed = ROOT / "torch_hologram/include" / Path(header).relative_to("csrc")
+    write_if_changed(installed, Path(header).read_text())
 
 
 # csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the

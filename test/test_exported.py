@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from common import BACKEND, HologramTestCase
@@ -441,6 +442,7 @@ def _addressed(address: int) -> float:
 class TestBelowThePublicNames(HologramTestCase):
     """Ways to memory that torch's own public methods go, and programs now and then take."""
 
+    @pytest.mark.host_memory
     def test_data_ptr_of_the_base_class(self):
         self.assertEqual(_addressed(torch._C.TensorBase.data_ptr(pending())), 1.0)
         self.assertEqual(_addressed(torch.Tensor.data_ptr(pending())), 1.0)
@@ -489,6 +491,9 @@ class TestBelowThePublicNames(HologramTestCase):
         self.assertEqual(x.untyped_storage()[0:16].tolist(), whole[:16])
         x.add_(0)
         self.assertEqual(x.untyped_storage()[8:16][7], whole[15])
+
+    @pytest.mark.host_memory
+    def test_address_of_a_slice(self):
         x = pending()
         self.assertEqual(
             (ctypes.c_float * 4).from_address(x.untyped_storage()[0:16].data_ptr())[3], 1.0

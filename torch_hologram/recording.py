@@ -58,7 +58,8 @@ def stream_stats(device: Device = None) -> Statistics:
         or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
         ``eager``, ``event``, ``memory``, ``exit``, ``mode`` (denormals are flushed to zero from
         here on, or no longer), ``exported`` (an instruction on memory that somebody else may look
-        at, which runs at once).
+        at, which runs at once), ``kernel`` (a kernel of the device's vendor is launched after it:
+        nobody waits).
 
     Delegated calls are counted by :func:`fallback_report`.
 
@@ -164,6 +165,22 @@ def _synchronize_in(name: str) -> None:
     setattr(torch.UntypedStorage, name, ours)
 
 
+def _swap_bytes_of_copies() -> None:
+    """Has ``UntypedStorage._byteswap`` work on a copy where the host cannot touch the memory."""
+    theirs = torch.UntypedStorage._byteswap  # type: ignore[attr-defined]
+
+    @functools.wraps(theirs)
+    def ours(self: torch.UntypedStorage, *arguments: Any) -> None:
+        if self.device.type != DEVICE_TYPE or _C.is_host_addressable(self.device.index):
+            theirs(self, *arguments)
+        else:
+            copy = self.cpu()
+            theirs(copy, *arguments)
+            self.copy_(copy)
+
+    torch.UntypedStorage._byteswap = ours  # type: ignore[attr-defined]
+
+
 def register() -> None:
     """Heeds ``HOLOGRAM_EAGER`` and covers the methods of storages that use their address.
 
@@ -173,3 +190,4 @@ def register() -> None:
         _C.set_recording(False)
     for name in ("data_ptr", "_byteswap", "_write_file", "_set_from_file"):
         _synchronize_in(name)
+    _swap_bytes_of_copies()

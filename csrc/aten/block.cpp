@@ -508,7 +508,7 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
     block = block_of(impl->data_ptr());
   }
   if (whom == For::vendor) {
-    Window::submit(*block);
+    Window::submit(*block, FlushReason::kernel);
     Window::check(*block);
     vendor_queue(static_cast<c10::DeviceIndex>(block->device)).lend();
   } else {

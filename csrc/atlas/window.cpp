@@ -62,8 +62,9 @@ uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint1
 }  // namespace
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",  "user",   "synchronize", "full", "eager",
-                                          "event", "memory", "exit",        "mode", "exported"};
+  static constexpr const char* names[] = {"read",  "user",     "synchronize", "full",
+                                          "eager", "event",    "memory",      "exit",
+                                          "mode",  "exported", "kernel"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
 }

@@ -50,8 +50,9 @@ enum class FlushReason : uint8_t {
   exit,
   mode,      // a thread records that treats denormal floats in another way
   exported,  // an instruction touches memory that somebody else may look at
+  kernel,    // a vendor's kernel touches a block of the program, and is launched after it
 };
-inline constexpr int kFlushReasons = 10;
+inline constexpr int kFlushReasons = 11;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {

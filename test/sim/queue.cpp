@@ -35,16 +35,48 @@ Queue::~Queue() {
   thread_.join();
 }
 
-Ticket Queue::push(Task task) {
+Ticket Queue::push(Task task, Order::Text what, const std::vector<Range>& ranges) {
   const std::lock_guard guard(mutex_);
+  ++last_;
+  if (!ranges.empty()) {
+    const auto error = Order::instance().add(this, last_, std::move(what), ranges);
+    if (error && error_.empty()) error_ = options_.device + ": " + *error;
+  }
   tasks_.push_back(std::move(task));
   changed_.notify_all();
-  return ++last_;
+  return last_;
+}
+
+// The memory that a pass touches.
+static void append_ranges(const Group& group, std::span<const Binding> bindings,
+                          std::vector<Range>& ranges) {
+  std::vector<bool> written(group.operands.size());
+  for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::store) written[node.b] = true;
+  }
+  for (const Binding& binding : bindings) {
+    for (size_t k = 0; k < group.operands.size(); ++k) {
+      const Operand& operand = group.operands[k];
+      const auto size = static_cast<int64_t>(dtype_size(operand.dtype));
+      int64_t bytes = size;
+      if (binding.count == 0) continue;
+      if (operand.layout == Layout::dense) bytes = binding.count * size;
+      if (operand.layout == Layout::strided) {
+        const auto rank = static_cast<size_t>(binding.rank);
+        for (size_t d = 0; d < rank; ++d) {
+          bytes += (binding.sizes[d] - 1) * binding.strides[k * rank + d];
+        }
+      }
+      const auto* const start = static_cast<const char*>(binding.operands[k]);
+      ranges.push_back({start, start + bytes, written[k]});
+    }
+  }
 }
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const auto& code = static_cast<const cpu::Code&>(*compiled->code);
   std::vector<OwnBindings> passes;
+  std::vector<Range> ranges;
   for (size_t i = 0; i < code.groups.size(); ++i) {
     Frame::Pass pass(frame, i);
     passes.emplace_back(compiled->plan.batches[i].group, pass.bindings());
@@ -52,14 +84,17 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
       passes.back() = OwnBindings(compiled->plan.batches[i].group, {});
       pass.fail(Error(options_.device + ": could not launch " + describe_pass(*compiled, i)));
     }
+    append_ranges(compiled->plan.batches[i].group, passes.back().bindings(), ranges);
     passes.back().translate([this](void* address) { return bytes_of(address); });
   }
   // std::function copies what it holds.
   auto kept = std::make_shared<std::vector<OwnBindings>>(std::move(passes));
-  return push([this, compiled, kept, mode = frame.program().float_mode] {
-    const FloatModeGuard guard(mode);
-    for (size_t i = 0; i < kept->size(); ++i) run(*compiled, i, (*kept)[i].bindings());
-  });
+  return push(
+      [this, compiled, kept, mode = frame.program().float_mode] {
+        const FloatModeGuard guard(mode);
+        for (size_t i = 0; i < kept->size(); ++i) run(*compiled, i, (*kept)[i].bindings());
+      },
+      [compiled] { return describe_pass(*compiled, 0); }, ranges);
 }
 
 void Queue::run(const Compiled& compiled, size_t pass, std::span<const Binding> bindings) {
@@ -84,23 +119,33 @@ void* Queue::bytes_of(const void* address) const {
 }
 
 Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction) {
+  const auto range = [&](const void* start, bool written) -> Range {
+    return {static_cast<const char*>(start), static_cast<const char*>(start) + bytes, written};
+  };
+  const std::vector<Range> ranges{range(to, true), range(from, false)};
   if (direction != Direction::to_host) to = bytes_of(to);
   if (direction != Direction::to_device) from = bytes_of(from);
   return push(
-      [this, to, from, bytes] { transfer("copy", bytes, [&] { std::memcpy(to, from, bytes); }); });
+      [this, to, from, bytes] { transfer("copy", bytes, [&] { std::memcpy(to, from, bytes); }); },
+      [bytes] { return "a copy of " + std::to_string(bytes) + " bytes"; }, ranges);
 }
 
 Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t count) {
   std::array<char, 16> value{};
   std::memcpy(value.data(), element, element_bytes);
+  const size_t bytes = element_bytes * count;
+  const auto* const begin = static_cast<const char*>(to);
   char* const start = static_cast<char*>(bytes_of(to));
-  return push([this, value, start, element_bytes, count] {
-    transfer("fill", element_bytes * count, [&] {
-      for (size_t i = 0; i < count; ++i) {
-        std::memcpy(start + i * element_bytes, value.data(), element_bytes);
-      }
-    });
-  });
+  return push(
+      [this, value, start, element_bytes, bytes] {
+        transfer("fill", bytes, [&] {
+          for (size_t i = 0; i < bytes; i += element_bytes) {
+            std::memcpy(start + i, value.data(), element_bytes);
+          }
+        });
+      },
+      [bytes] { return "a fill of " + std::to_string(bytes) + " bytes"; },
+      {{begin, begin + bytes, true}});
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
@@ -110,7 +155,7 @@ Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
 }
 
 void Queue::wait_for(const Fence& fence) {
-  push([fence] { fence.wait(); });
+  Order::instance().wait(this, push([fence] { fence.wait(); }), fence);
 }
 
 // The vendor's kernels are torch's for the CPU, which know no queue: it catches up.

@@ -13,8 +13,10 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "atlas/queue.h"
+#include "order.h"
 
 namespace sim {
 
@@ -61,7 +63,7 @@ class Queue final : public hologram::Queue {
 
  private:
   using Task = std::function<void()>;
-  Ticket push(Task task);
+  Ticket push(Task task, Order::Text what = {}, const std::vector<Range>& ranges = {});
   void work();
   void run(const hologram::Compiled& compiled, size_t pass,
            std::span<const hologram::Binding> bindings);
