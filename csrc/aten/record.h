@@ -50,6 +50,14 @@ class Builder {
 
   bool integral() const { return class_of(compute_) == ComputeClass::i64; }
 
+  // What follows is computed in another dtype, over another number of elements.
+  void enter(DType compute, int64_t count) {
+    compute_ = compute;
+    count_ = count;
+  }
+  // Memory for a value that instructions over another space read. store() writes it.
+  View temporary(DType dtype);
+
   // Makes `out` the result of what was applied last, rounded to `dtype`.
   void give(const View& out, DType dtype);
   // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
@@ -59,6 +67,12 @@ class Builder {
   std::span<BlockState* const> temporaries() const {
     return {temporaries_.data(), temporaries_.size()};
   }
+  // After they have been recorded, for more of them.
+  void clear() {
+    list_.clear();
+    temporaries_.clear();
+  }
+  void reserve(size_t instructions) { list_.reserve(instructions); }
 
  private:
   DType compute_;
