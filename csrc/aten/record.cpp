@@ -918,6 +918,17 @@ void Builder::store(const View& out, const View& value) {
   list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
 }
 
+View Builder::put(const View& out, const View& value) {
+  const bool is_last = !temporaries_.empty() && temporaries_.back() == value.block &&
+                       list_.back().out.block == value.block;
+  if (!is_last || out.dtype != compute_) {
+    store(out, value);
+    return value;
+  }
+  give(out, compute_);
+  return out;
+}
+
 DType compute_dtype(DType dtype) {
   return is_half(dtype) ? DType::f32 : dtype;
 }

@@ -62,6 +62,9 @@ class Builder {
   void give(const View& out, DType dtype);
   // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
   void store(const View& out, const View& value);
+  // The same of a value that nobody needs as it was. Returns what to go on with: what was written,
+  // if that is not rounded, so that the operation itself writes it.
+  View put(const View& out, const View& value);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
