@@ -304,7 +304,8 @@ class TestPasses(HologramTestCase):
         optimizer = torch.optim.Adam(parameters, **options)
         optimizer.step()  # makes the states
         hologram.synchronize()
-        self.assertLessEqual(self.passes(optimizer.step), 2)
+        # What a fused step makes of the counts on the device is a pass of its own, over numbers.
+        self.assertLessEqual(self.passes(optimizer.step), 3 if kind == "fused" else 2)
 
     def test_a_reduction_cuts_in_two(self):
         self.assertEqual(self.passes(lambda x: (x * 2) / (x * 2).sum(), ones(1000)), 2)

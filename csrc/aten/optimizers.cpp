@@ -3,7 +3,9 @@
 //
 // Formulas and their order are those of torch's CPU kernels (aten/src/ATen/native/cpu/
 // FusedAdamKernel.cpp, FusedSGDKernel.cpp): computed in float32 for half precision, in the
-// parameters' dtype otherwise, rounded where a tensor is written.
+// parameters' dtype otherwise, rounded where a tensor is written. What those kernels make of
+// numbers first, in double, is recorded too: no step waits for a tensor of the device, be it the
+// count of steps, the learning rate or amp's arguments.
 //
 // What recording declines - parameters of several layouts or dtypes, memory that a CPU tensor sees,
 // arguments that are wrong - goes to torch's kernel for the whole list.
@@ -33,6 +35,7 @@ struct Step {
   DType dtype{};
   int64_t count = 0;
   std::array<View, kMostTensors> views;
+  View number{};  // of the step, where it is asked for
 };
 
 // Whether a list of parameters can be recorded as a whole; fills in one step each. Every list has
@@ -54,7 +57,8 @@ bool prepare_steps(at::ArrayRef<TensorList> lists, c10::SmallVector<Step, 16>& s
     }
     auto& step = steps[i];
     step.window = views_alike(tensors, step.views.data());
-    if (step.window == nullptr || !lists[0][i].is_floating_point()) {
+    if (step.window == nullptr || step.window != steps[0].window ||
+        !lists[0][i].is_floating_point()) {
       return false;
     }
     step.dtype = step.views[0].dtype;
@@ -63,54 +67,155 @@ bool prepare_steps(at::ArrayRef<TensorList> lists, c10::SmallVector<Step, 16>& s
   return true;
 }
 
-// After all of them have been recorded, so that they run as one program.
-void run_if_shared(at::ArrayRef<Step> steps) {
-  for (const Step& step : steps) aten::run_if_shared(*step.window, step.views);
-}
-
-// Whether a tensor, if there is one, is a number on the device. What else may be given, and what is
-// refused, is left to the delegate.
-bool is_number(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == kHologram && tensor.numel() == 1;
-}
-bool is_number(const OptionalTensor& tensor) {
-  return !tensor || !tensor->defined() || is_number(*tensor);
-}
-
-// The learning rate: a number, or a tensor of one element anywhere, which is read.
-bool is_rate(double) {
+// The element of a tensor that has one, of one of the dtypes and where the parameters are. What
+// else may be given, and what is refused, is left to the delegate.
+bool prepare_number(const Tensor& tensor, DTypeSet dtypes, const Window* window, View& view) {
+  if (!tensor.defined() || tensor.numel() != 1 || views_alike({&tensor}, &view) != window ||
+      (dtype_bit(view.dtype) & dtypes) == 0) {
+    return false;
+  }
+  view.layout = Layout::scalar;
   return true;
 }
-bool is_rate(const Tensor& rate) {
-  return rate.defined() && rate.numel() == 1;
-}
-double value_of(double rate) {
-  return rate;
-}
-double value_of(const Tensor& rate) {
-  return rate.item<double>();
+
+bool prepare_numbers(TensorList tensors, c10::SmallVector<Step, 16>& steps) {
+  if (tensors.size() != steps.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!prepare_number(tensors[i], dtype_bit(DType::f32), steps[i].window, steps[i].number)) {
+      return false;
+    }
+  }
+  return true;
 }
 
-// Amp's arguments: whether the step is skipped, and what gradients are divided by.
-struct Scaling {
-  bool skipped = false;
-  std::optional<double> scale;
-  Scaling(const OptionalTensor& grad_scale, const OptionalTensor& found_inf)
-      : skipped(found_inf && found_inf->defined() && found_inf->item<float>() == 1.0f) {
-    if (grad_scale && grad_scale->defined() && !skipped) {
-      scale = grad_scale->item<float>();
+// What all parameters of a call have in common. Views are of one element; scale and found_inf are
+// amp's: what gradients are divided by, and whether the step is skipped.
+struct Common {
+  double rate = 0;  // unless the device has it
+  std::optional<View> device_rate, scale, found_inf;
+
+  template <class Lr>
+  bool prepare(at::ArrayRef<Step> steps, const Lr& lr, const OptionalTensor& grad_scale,
+               const OptionalTensor& infinite) {
+    if (steps.empty()) {
+      return false;
     }
+    const Window* window = steps[0].window;
+    return prepare_rate(lr, window) && prepare(grad_scale, window, scale) &&
+           prepare(infinite, window, found_inf);
+  }
+
+ private:
+  bool prepare_rate(double number, const Window*) {
+    rate = number;
+    return true;
+  }
+  bool prepare_rate(const Tensor& tensor, const Window* window) {
+    if (!tensor.defined() || tensor.numel() != 1) {
+      return false;
+    }
+    if (tensor.is_cpu()) {
+      rate = tensor.item<double>();
+      return true;
+    }
+    return prepare_number(tensor, kReal, window, device_rate.emplace());
+  }
+  static bool prepare(const OptionalTensor& tensor, const Window* window,
+                      std::optional<View>& number) {
+    return !tensor || !tensor->defined() ||
+           prepare_number(*tensor, dtype_bit(DType::f32), window, number.emplace());
   }
 };
 
-// The gradient as the step uses it. Torch's kernels leave the unscaled one in its tensor.
-View gradient(Builder& b, const View& grad, const Scaling& scaling, bool maximize) {
-  View value = grad;
-  if (scaling.scale) {
-    value = b.apply(Op::div, {value, b.number(*scaling.scale)});
-    b.store(grad, value);
+// Parameters whose steps are recorded together. What they make of numbers is one group with an
+// element for each of them: a CPU computes groups in blocks of 32 elements or more, so that of one
+// element would cost as much, two pow for each of the block. Not more, because a block of memory
+// that is touched in more places is no longer looked through place by place (Window::kCrowded).
+//
+// Nor are numbers read where nobody has to wait for them, on devices that are not asynchronous: the
+// flush that reading takes costs as much as recording them, but with amp, whose steps take about a
+// tenth longer.
+constexpr size_t kTogether = 7;
+
+// Element `i` of a value, as one for all elements of another space.
+View element(const View& value, size_t i) {
+  return {value.block, value.offset + static_cast<int64_t>(i * dtype_size(value.dtype)),
+          value.dtype, Layout::scalar};
+}
+
+// A value as element() needs it, rounded to a dtype.
+View kept(Builder& b, const View& value, DType dtype) {
+  const View memory = b.temporary(dtype);
+  b.store(memory, value);
+  return memory;
+}
+
+// Amp's arguments, an element for each parameter: of steps that load the same number, those over
+// spaces of one size would become one group.
+struct Amp {
+  std::optional<View> scale, skipped;
+  Amp(Builder& b, const Common& common, DType compute) {
+    if (common.scale) scale = kept(b, *common.scale, compute);
+    if (common.found_inf) skipped = b.apply(Op::eq, {*common.found_inf, b.number(1)});
   }
-  return maximize ? b.apply(Op::neg, {value}) : value;
+};
+
+// The step of the parameter `number` of those that are recorded together.
+class Recorder {
+ public:
+  Recorder(Builder& b, const Amp& amp, size_t number) : b_(b), amp_(amp), number_(number) {}
+
+  // Writes a value, unless the step is skipped. Returns what to go on with in its place: nothing
+  // else has to be kept then, and what is made of it in a skipped step is not written either.
+  View store(const View& out, View value) {
+    if (amp_.skipped) {
+      value = b_.apply(Op::where, {element(*amp_.skipped, number_), out, value});
+    }
+    return b_.put(out, value);
+  }
+  // The gradient as the step uses it. Torch's kernels leave the unscaled one in its tensor.
+  View gradient(const View& grad, bool maximize) {
+    View value = grad;
+    if (amp_.scale) {
+      value = store(grad, b_.apply(Op::div, {value, element(*amp_.scale, number_)}));
+    }
+    return maximize ? b_.apply(Op::neg, {value}) : value;
+  }
+
+ private:
+  Builder& b_;
+  const Amp& amp_;
+  const size_t number_;
+};
+
+// Calls record(builder, steps, dtype in which they are computed) for those that are recorded
+// together, the builder being where numbers are computed.
+template <class Record>
+void record_steps(at::ArrayRef<Step> steps, const Common& common, Record&& record) {
+  Builder b(DType::f64, 0, {});
+  b.reserve(kTogether * 24);
+  for (size_t begin = 0, end; begin < steps.size(); begin = end) {
+    const DType compute = compute_dtype(steps[begin].dtype);
+    end = begin + 1;
+    while (end < steps.size() && end - begin < kTogether &&
+           compute_dtype(steps[end].dtype) == compute) {
+      ++end;
+    }
+    b.enter(DType::f64, static_cast<int64_t>(end - begin));
+    record(b, steps.slice(begin, end - begin), compute);
+    steps[begin].window->record(b.list(), b.temporaries());
+    b.clear();
+  }
+  // After all of them have been recorded, so that they run as one program.
+  for (const Step& step : steps) {
+    run_if_shared(*step.window, step.views);
+    run_if_shared(*step.window, {&step.number, 1});
+  }
+  for (const auto& view : {common.device_rate, common.scale, common.found_inf}) {
+    if (view) run_if_shared(*steps[0].window, {&*view, 1});
+  }
 }
 
 // The overload of an optimizer by its learning rate, a number or a tensor.
@@ -118,42 +223,71 @@ template <class Lr>
 constexpr const char* overload = std::is_same_v<Lr, Tensor> ? "tensor_lr" : "";
 
 struct AdamOptions {
-  double lr, beta1, beta2, weight_decay, eps;
+  double beta1, beta2, weight_decay, eps;
   bool amsgrad, maximize, decoupled;  // decoupled: AdamW
 };
 
-void adam_step(Builder& b, const View* views, double step, const AdamOptions& o,
-               const Scaling& scaling) {
+// What the steps of several parameters make of numbers: an element for each.
+struct AdamNumbers {
+  View change, root;
+  std::optional<View> decay;
+};
+
+AdamNumbers adam_numbers(Builder& b, at::ArrayRef<Step> steps, DType compute, const AdamOptions& o,
+                         const Common& common) {
+  const auto count = static_cast<int64_t>(steps.size());
+  const View numbers = b.temporary(DType::f32);
+  b.enter(DType::f32, 1);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    // Dense, as whoever counted the step has written it.
+    View place = element(numbers, i), number = steps[i].number;
+    place.layout = number.layout = Layout::dense;
+    b.store(place, number);
+  }
+  b.enter(DType::f64, count);
+  const auto correction = [&](double beta) {
+    return b.apply(Op::sub, {b.number(1), b.apply(Op::pow, {b.number(beta), numbers})});
+  };
+  // What uses the rate alone, before it is used with a number of these parameters, would go to the
+  // group of those before them, and these would have to wait for that.
+  const View change =
+      b.apply(Op::div, {common.device_rate.value_or(b.number(common.rate)), correction(o.beta1)});
+  AdamNumbers result;
+  result.change = kept(b, b.apply(Op::neg, {change}), compute);
+  result.root = kept(b, b.apply(Op::sqrt, {correction(o.beta2)}), compute);
+  if (o.decoupled && o.weight_decay != 0 && common.device_rate) {
+    const View decay = b.apply(Op::mul, {*common.device_rate, b.number(o.weight_decay)});
+    result.decay = kept(b, b.apply(Op::sub, {b.number(1), decay}), compute);
+  }
+  return result;
+}
+
+void adam_step(Builder& b, Recorder& recorder, const View* views, const AdamOptions& o,
+               const View& change, const View& root, const View& decay) {
   const View &param = views[0], &exp_avg = views[2], &exp_avg_sq = views[3], &most = views[4];
-  const double correction1 = 1 - std::pow(o.beta1, step);
-  const double correction2 = std::sqrt(1 - std::pow(o.beta2, step));
   View p = param;
-  View grad = gradient(b, views[1], scaling, o.maximize);
+  View grad = recorder.gradient(views[1], o.maximize);
   if (o.weight_decay != 0) {
     if (o.decoupled) {
-      p = b.apply(Op::mul, {p, b.number(1 - o.lr * o.weight_decay)});
+      p = b.apply(Op::mul, {p, decay});
     } else {
-      const View decay = b.apply(Op::mul, {p, b.number(o.weight_decay)});
-      grad = b.apply(Op::add, {grad, decay});
+      grad = b.apply(Op::add, {grad, b.apply(Op::mul, {p, b.number(o.weight_decay)})});
     }
   }
   // m += (1 - beta1) * (grad - m), from the nearer end and with one rounding.
   const double weight = 1 - o.beta1;
   const View span = b.apply(Op::sub, {grad, exp_avg});
-  const View m = weight < 0.5 ? b.apply(Op::fma, {b.number(weight), span, exp_avg})
-                              : b.apply(Op::fma, {b.number(weight - 1), span, grad});
-  b.store(exp_avg, m);
+  View m = weight < 0.5 ? b.apply(Op::fma, {b.number(weight), span, exp_avg})
+                        : b.apply(Op::fma, {b.number(weight - 1), span, grad});
+  m = recorder.store(exp_avg, m);
   const View fresh = b.apply(Op::mul, {b.apply(Op::mul, {b.number(1 - o.beta2), grad}), grad});
   View v = b.apply(Op::add, {b.apply(Op::mul, {exp_avg_sq, b.number(o.beta2)}), fresh});
-  b.store(exp_avg_sq, v);
-  if (o.amsgrad) {
-    v = b.apply(Op::maximum, {most, v});
-    b.store(most, v);
-  }
-  const View root = b.apply(Op::div, {b.apply(Op::sqrt, {v}), b.number(correction2)});
-  const View denominator = b.apply(Op::add, {root, b.number(o.eps)});
-  const View change = b.apply(Op::mul, {b.number(-o.lr / correction1), m});
-  b.store(param, b.apply(Op::add, {p, b.apply(Op::div, {change, denominator})}));
+  v = recorder.store(exp_avg_sq, v);
+  if (o.amsgrad) v = recorder.store(most, b.apply(Op::maximum, {most, v}));
+  const View denominator =
+      b.apply(Op::add, {b.apply(Op::div, {b.apply(Op::sqrt, {v}), root}), b.number(o.eps)});
+  const View step = b.apply(Op::div, {b.apply(Op::mul, {change, m}), denominator});
+  recorder.store(param, b.apply(Op::add, {p, step}));
 }
 
 template <class Lr, bool decoupled>
@@ -167,54 +301,56 @@ struct Adam {
     static Service& here =
         *new Service(decoupled ? "aten::_fused_adamw_" : "aten::_fused_adam_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
-    if (state_steps.size() != self.size() ||
-        max_exp_avg_sqs.size() != (amsgrad ? self.size() : 0) || !is_rate(lr) ||
-        !is_number(grad_scale) || !is_number(found_inf) ||
-        !std::all_of(state_steps.begin(), state_steps.end(),
-                     [](const Tensor& step) { return is_number(step); }) ||
-        !prepare_steps({self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, steps)) {
+    Common common;
+    if (max_exp_avg_sqs.size() != (amsgrad ? self.size() : 0) ||
+        !prepare_steps({self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, steps) ||
+        !prepare_numbers(state_steps, steps) || !common.prepare(steps, lr, grad_scale, found_inf)) {
       here.delegate.run(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1,
                         beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
       return;
     }
     note_native(here.counter);
-    const Scaling scaling(grad_scale, found_inf);
-    if (scaling.skipped) {
-      return;
-    }
-    const AdamOptions options{value_of(lr), beta1,   beta2,    weight_decay,
-                              eps,          amsgrad, maximize, decoupled};
-    for (size_t i = 0; i < steps.size(); ++i) {
-      Builder b(compute_dtype(steps[i].dtype), steps[i].count, {});
-      adam_step(b, steps[i].views.data(), state_steps[i].item<double>(), options, scaling);
-      steps[i].window->record(b.list(), b.temporaries());
-    }
-    run_if_shared(steps);
+    const AdamOptions options{beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled};
+    record_steps(steps, common, [&](Builder& b, at::ArrayRef<Step> some, DType compute) {
+      const AdamNumbers numbers = adam_numbers(b, some, compute, options, common);
+      const Amp amp(b, common, compute);
+      for (size_t i = 0; i < some.size(); ++i) {
+        b.enter(compute, some[i].count);
+        Recorder recorder(b, amp, i);
+        adam_step(
+            b, recorder, some[i].views.data(), options, element(numbers.change, i),
+            element(numbers.root, i),
+            numbers.decay ? element(*numbers.decay, i) : b.number(1 - common.rate * weight_decay));
+      }
+    });
   }
 };
 
 struct SgdOptions {
-  double weight_decay, momentum, lr, dampening;
+  double weight_decay, momentum, dampening;
   bool nesterov, maximize, first;
 };
 
-void sgd_step(Builder& b, const View* views, const SgdOptions& o, const Scaling& scaling) {
+void sgd_step(Builder& b, Recorder& recorder, const View* views, const SgdOptions& o,
+              const View& change) {
   const View &param = views[0], &buffer = views[2];
-  View grad = gradient(b, views[1], scaling, o.maximize);
+  View grad = recorder.gradient(views[1], o.maximize);
   if (o.weight_decay != 0) {
     grad = b.apply(Op::add, {grad, b.apply(Op::mul, {param, b.number(o.weight_decay)})});
   }
   if (o.momentum != 0) {
-    View momentum = grad;
-    if (!o.first) {
+    View momentum{};
+    if (o.first) {
+      grad = momentum = recorder.store(buffer, grad);
+    } else {
       momentum = b.apply(Op::add, {b.apply(Op::mul, {buffer, b.number(o.momentum)}),
                                    b.apply(Op::mul, {grad, b.number(1 - o.dampening)})});
+      momentum = recorder.store(buffer, momentum);
     }
-    b.store(buffer, momentum);
     grad = o.nesterov ? b.apply(Op::add, {grad, b.apply(Op::mul, {momentum, b.number(o.momentum)})})
                       : momentum;
   }
-  b.store(param, b.apply(Op::add, {param, b.apply(Op::mul, {grad, b.number(-o.lr)})}));
+  recorder.store(param, b.apply(Op::add, {param, b.apply(Op::mul, {grad, change})}));
 }
 
 template <class Lr>
@@ -226,26 +362,29 @@ struct Sgd {
                    const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
     static Service& here = *new Service("aten::_fused_sgd_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
-    if (momentum_buffers.size() != (momentum != 0 ? self.size() : 0) || !is_rate(lr) ||
-        !is_number(grad_scale) || !is_number(found_inf) ||
-        !prepare_steps({self, grads, momentum_buffers}, steps)) {
+    Common common;
+    if (momentum_buffers.size() != (momentum != 0 ? self.size() : 0) ||
+        !prepare_steps({self, grads, momentum_buffers}, steps) ||
+        !common.prepare(steps, lr, grad_scale, found_inf)) {
       here.delegate.run(self, grads, momentum_buffers, weight_decay, momentum, lr, dampening,
                         nesterov, maximize, is_first_step, grad_scale, found_inf);
       return;
     }
     note_native(here.counter);
-    const Scaling scaling(grad_scale, found_inf);
-    if (scaling.skipped) {
-      return;
-    }
-    const SgdOptions options{weight_decay, momentum, value_of(lr), dampening,
-                             nesterov,     maximize, is_first_step};
-    for (const Step& step : steps) {
-      Builder b(compute_dtype(step.dtype), step.count, {});
-      sgd_step(b, step.views.data(), options, scaling);
-      step.window->record(b.list(), b.temporaries());
-    }
-    run_if_shared(steps);
+    const SgdOptions options{weight_decay, momentum, dampening, nesterov, maximize, is_first_step};
+    record_steps(steps, common, [&](Builder& b, at::ArrayRef<Step> some, DType compute) {
+      std::optional<View> change;
+      if (common.device_rate) {
+        change = kept(b, b.apply(Op::neg, {*common.device_rate}), compute);
+      }
+      const Amp amp(b, common, compute);
+      for (size_t i = 0; i < some.size(); ++i) {
+        b.enter(compute, some[i].count);
+        Recorder recorder(b, amp, i);
+        sgd_step(b, recorder, some[i].views.data(), options,
+                 change ? element(*change, i) : b.number(-common.rate));
+      }
+    });
   }
 };
 

@@ -879,16 +879,20 @@ View Builder::number(double value) {
   return immediate(immediate_bits(at::Scalar(value), compute_, true), compute_);
 }
 
-View Builder::apply(Op op, std::span<const View> in) {
+View Builder::temporary(DType dtype) {
   auto* block = new Block();
+  block->bytes = static_cast<size_t>(count_) * dtype_size(dtype);
+  block->born = BlockState::kBornInside;
+  temporaries_.push_back(block);
+  return {block, 0, dtype, Layout::dense};
+}
+
+View Builder::apply(Op op, std::span<const View> in) {
   const auto& info = op_info(op);
   const DType dtype = info.has(kPredicate) ? DType::b8 : compute_;
   // Logical operations are of truth values only.
   const DType compute = info.dtypes == dtype_bit(DType::b8) ? DType::b8 : compute_;
-  block->bytes = static_cast<size_t>(count_) * dtype_size(dtype);
-  block->born = BlockState::kBornInside;
-  temporaries_.push_back(block);
-  const View result{block, 0, dtype, Layout::dense};
+  const View result = temporary(dtype);
   Operands operands{
       static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {}};
   std::copy(in.begin(), in.end(), operands.in.begin());
@@ -912,6 +916,17 @@ void Builder::give(const View& out, DType dtype) {
 
 void Builder::store(const View& out, const View& value) {
   list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
+}
+
+View Builder::put(const View& out, const View& value) {
+  const bool is_last = !temporaries_.empty() && temporaries_.back() == value.block &&
+                       list_.back().out.block == value.block;
+  if (!is_last || out.dtype != compute_) {
+    store(out, value);
+    return value;
+  }
+  give(out, compute_);
+  return out;
 }
 
 DType compute_dtype(DType dtype) {

@@ -50,15 +50,32 @@ class Builder {
 
   bool integral() const { return class_of(compute_) == ComputeClass::i64; }
 
+  // What follows is computed in another dtype, over another number of elements.
+  void enter(DType compute, int64_t count) {
+    compute_ = compute;
+    count_ = count;
+  }
+  // Memory for a value that instructions over another space read. store() writes it.
+  View temporary(DType dtype);
+
   // Makes `out` the result of what was applied last, rounded to `dtype`.
   void give(const View& out, DType dtype);
   // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
   void store(const View& out, const View& value);
+  // The same of a value that nobody needs as it was. Returns what to go on with: what was written,
+  // if that is not rounded, so that the operation itself writes it.
+  View put(const View& out, const View& value);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
   std::span<BlockState* const> temporaries() const {
     return {temporaries_.data(), temporaries_.size()};
   }
+  // After they have been recorded, for more of them.
+  void clear() {
+    list_.clear();
+    temporaries_.clear();
+  }
+  void reserve(size_t instructions) { list_.reserve(instructions); }
 
  private:
   DType compute_;
