@@ -84,6 +84,9 @@ def run_python(
 
 # What executes, by its name: "cpu", or "sim" (test/sim).
 BACKEND = _C.device_backend(0)
+# Whether the host can touch the device's memory; how a call of torch's CPU kernel is counted.
+HOST_MEMORY = torch.hologram.get_device_properties(0).host_addressable
+DELEGATED = "delegated" if HOST_MEMORY else "copied"
 
 
 def several_devices(count: int) -> dict[str, str]:

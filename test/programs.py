@@ -164,8 +164,12 @@ class World:
 
     def look(self, x: torch.Tensor) -> None:
         """A CPU tensor over the memory, until look_away()."""
-        if self.mine:
+        if not self.mine:
+            return
+        if hologram.get_device_properties(x.device).host_addressable:
             self.views.append(hologram.alias_as_cpu(x))
+        else:
+            x.cpu()
 
     def look_away(self) -> None:
         self.views.clear()

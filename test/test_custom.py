@@ -11,7 +11,7 @@ import re
 import threading
 
 import torch
-from common import ROOT, HologramTestCase, run_python
+from common import DELEGATED, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -272,7 +272,7 @@ class TestRecording(HologramTestCase):
         torch.hologram.reset_fallback_report()
         operator(torch.zeros(10, device="hologram"))
         self.assertIn(operator.name, str(torch.hologram.fallback_report()))
-        self.assertFalse([r for r in torch.hologram.fallback_report() if r.kind == "delegated"])
+        self.assertFalse([r for r in torch.hologram.fallback_report() if r.kind == DELEGATED])
 
 
 SMOOTH = [

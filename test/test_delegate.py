@@ -13,7 +13,7 @@ import warnings
 
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase, run_python, several_devices
+from common import DELEGATED, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -592,7 +592,7 @@ class TestLists(DelegateTestCase):
                 (network(x) ** 2).mean().backward()
                 optimizer.step()
             if device == "hologram":
-                how = "delegated" if kind == "Adagrad" else "native"
+                how = DELEGATED if kind == "Adagrad" else "native"
                 calls = torch.hologram.fallback_report().operators(how)
                 fused = {name: n for name, n in calls.items() if "_fused_" in name}
                 self.assertEqual(list(fused.values()), [3], msg=str(fused))
@@ -837,7 +837,7 @@ class TestOtherPeoplesOperators(DelegateTestCase):
         self.assertEqual((result.device, result.cpu()), (x.device, torch.tensor([0.0, 2, 4])))
         shifted = torch.ops.hologram_test.scale(x, 2.0, shift=x)
         self.assertEqual(shifted.cpu(), torch.tensor([0.0, 3, 6]))
-        report = torch.hologram.fallback_report().operators("delegated")
+        report = torch.hologram.fallback_report().operators(DELEGATED)
         self.assertEqual(report["hologram_test::scale"], 2)
         with self.assertRaisesRegex(RuntimeError, "Expected all tensors to be on the same device"):
             torch.ops.hologram_test.scale(x, 2.0, torch.ones(3))

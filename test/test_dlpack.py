@@ -9,6 +9,7 @@ import weakref
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 from common import HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -47,11 +48,13 @@ class Subclass(torch.Tensor):
 
 
 class TestExport(HologramTestCase):
+    @pytest.mark.host_memory
     def test_device(self):
         tensor = torch.ones(2, device="hologram")
         self.assertEqual(tensor.__dlpack_device__(), CPU)
         self.assertEqual(torch.ones(2).__dlpack_device__(), CPU)
 
+    @pytest.mark.host_memory
     def test_numpy_shares_memory(self):
         tensor = torch.arange(6.0, device="hologram").reshape(2, 3)
         array = np.from_dlpack(tensor)
@@ -61,6 +64,7 @@ class TestExport(HologramTestCase):
         array[0, 0] = -1
         self.assertEqual(tensor[0, 0].item(), -1)
 
+    @pytest.mark.host_memory
     def test_numpy_strides_and_dtypes(self):
         for tensor in (
             torch.arange(12, device="hologram").reshape(3, 4).t()[1:, ::2],
@@ -73,6 +77,7 @@ class TestExport(HologramTestCase):
             self.assertEqual(array.shape, tuple(tensor.shape))
             self.assertEqual(torch.from_numpy(array.copy()), tensor.cpu())
 
+    @pytest.mark.host_memory
     def test_array_keeps_the_memory(self):
         tensor = torch.full((1000,), 7.0, device="hologram")
         array = np.from_dlpack(tensor)
@@ -81,6 +86,7 @@ class TestExport(HologramTestCase):
         torch.zeros(1000, device="hologram")
         self.assertEqual(array.sum(), 7000)
 
+    @pytest.mark.host_memory
     def test_export_outlives_nothing(self):
         tensor = torch.ones(10, device="hologram")
         before = torch.hologram.memory_allocated()
@@ -91,6 +97,7 @@ class TestExport(HologramTestCase):
         self.assertIsNone(alive())
         self.assertLess(torch.hologram.memory_allocated(), before)
 
+    @pytest.mark.host_memory
     @parametrize("version", [None, (0, 8), (1, 0)])
     @parametrize("where", [None, CPU, (1, 0), EXTENSION, (12, 0)])
     def test_dl_device(self, version, where):
@@ -107,6 +114,7 @@ class TestExport(HologramTestCase):
         with self.assertRaisesRegex(BufferError, rf"hologram:0.*{int(where[1])}\).*kDLCPU, 0"):
             tensor.__dlpack__(dl_device=where)
 
+    @pytest.mark.host_memory
     def test_copy(self):
         tensor = torch.arange(3.0, device="hologram")
         for where in (None, CPU, EXTENSION):
@@ -135,6 +143,7 @@ class TestExport(HologramTestCase):
         with self.assertRaisesRegex(BufferError, "stream 7"):
             tensor.__dlpack__(stream=7)
 
+    @pytest.mark.host_memory
     def test_subclass(self):
         tensor = torch.ones(2, device="hologram").as_subclass(Subclass)
         Subclass.called.clear()
@@ -175,6 +184,7 @@ class TestImport(HologramTestCase):
         tensor.add_(torch.from_dlpack(tensor))
         self.assertEqual(alias.t().cpu(), tensor.cpu())
 
+    @pytest.mark.host_memory
     def test_copy(self):
         tensor = torch.arange(4, device="hologram")
         copied = torch.from_dlpack(tensor, copy=True)
@@ -183,6 +193,7 @@ class TestImport(HologramTestCase):
         shared = torch.from_dlpack(tensor, copy=False)
         self.assertEqual(shared.data_ptr(), tensor.data_ptr())
 
+    @pytest.mark.host_memory
     def test_to_the_cpu(self):
         tensor = torch.arange(4, device="hologram")
         for copy in (None, False):
@@ -193,6 +204,7 @@ class TestImport(HologramTestCase):
         self.assertTrue(copied.is_cpu)
         self.assertNotEqual(copied.data_ptr(), tensor.data_ptr())
 
+    @pytest.mark.host_memory
     def test_from_other_libraries(self):
         array = np.arange(4.0)
         tensor = torch.from_dlpack(array, device="hologram")
@@ -207,6 +219,7 @@ class TestImport(HologramTestCase):
         self.assertTrue(torch.from_dlpack(foreign).is_cpu)
         self.assertTrue(torch.from_dlpack(foreign, device="hologram").is_hologram)
 
+    @pytest.mark.host_memory
     def test_unaligned_memory_computes(self):
         array = np.zeros(65, dtype=np.float32)[1:]
         tensor = torch.from_dlpack(array, device="hologram")
@@ -220,6 +233,7 @@ class TestImport(HologramTestCase):
         self.assertEqual(torch.from_dlpack(to_dlpack(tensor)), tensor)
         self.assertEqual(torch.from_dlpack(np.arange(3)), tensor)
 
+    @pytest.mark.host_memory
     def test_capsules(self):
         tensor = torch.arange(3.0, device="hologram")
         for where, device in ((None, "cpu"), (EXTENSION, "hologram")):
@@ -268,6 +282,7 @@ class TestCInterface(HologramTestCase):
         capsule = torch.Tensor.__dlpack_c_exchange_api__
         self.api = DLPackExchangeAPI.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
 
+    @pytest.mark.host_memory
     def test_borrowed_view(self):
         borrow = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))(
             self.api.dltensor_from_py_object
@@ -279,6 +294,7 @@ class TestCInterface(HologramTestCase):
             self.assertEqual(view.data, tensor.data_ptr())
             self.assertEqual(list(view.shape[: view.ndim]), [2, 3])
 
+    @pytest.mark.host_memory
     def test_owned_tensor(self):
         export = ctypes.PYFUNCTYPE(
             ctypes.c_int,
@@ -299,6 +315,7 @@ class TestCInterface(HologramTestCase):
 
 
 class TestAliases(HologramTestCase):
+    @pytest.mark.host_memory
     def test_as_cpu(self):
         tensor = torch.arange(6.0, device="hologram").reshape(2, 3).t()
         alias = torch.hologram.alias_as_cpu(tensor)
@@ -307,6 +324,7 @@ class TestAliases(HologramTestCase):
         alias[0, 0] = 5
         self.assertEqual(tensor[0, 0].item(), 5)
 
+    @pytest.mark.host_memory
     def test_from_cpu(self):
         tensor = torch.arange(6.0)
         alias = torch.hologram.alias_from_cpu(tensor[2:])
@@ -314,11 +332,13 @@ class TestAliases(HologramTestCase):
         alias.zero_()
         self.assertEqual(tensor.tolist(), [0, 1, 0, 0, 0, 0])
 
+    @pytest.mark.host_memory
     def test_round_trip_is_one_storage(self):
         tensor = torch.arange(6.0, device="hologram")
         first, second = (torch.hologram.alias_as_cpu(tensor).untyped_storage() for _ in range(2))
         self.assertEqual(first._cdata, second._cdata)
 
+    @pytest.mark.host_memory
     def test_detached(self):
         tensor = torch.ones(2, device="hologram", requires_grad=True)
         self.assertFalse(torch.hologram.alias_as_cpu(tensor).requires_grad)

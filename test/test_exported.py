@@ -211,6 +211,7 @@ class TestBits(HologramTestCase):
                 return type(error)
         return (bits(result), *(bits(tensor) for tensor in tensors))
 
+    @pytest.mark.host_memory
     @parametrize("dtype", DTYPES)
     @parametrize("holder", HOLDERS)
     def test_bits_do_not_depend_on_who_looks(self, holder, dtype):
@@ -245,6 +246,7 @@ class TestBits(HologramTestCase):
         )
         del view
 
+    @pytest.mark.host_memory
     def test_a_chain_over_fresh_results_is_still_fused(self):
         x = torch.randn(N).to("hologram")
         expected = ((x * 2 + 1).tanh() * 3).cpu()
@@ -277,6 +279,7 @@ class TestBits(HologramTestCase):
             reader.join()
         self.assertEqual(wrong, [])
 
+    @pytest.mark.host_memory
     def test_a_view_that_another_thread_makes(self):
         """What one thread records of the memory while another exports it is not left waiting."""
         for _ in range(200):
@@ -299,6 +302,7 @@ class TestBits(HologramTestCase):
 
 
 class TestOrder(HologramTestCase):
+    @pytest.mark.host_memory
     def test_writes_of_both_sides(self):
         x = torch.arange(4.0, device="hologram")
         view = np.from_dlpack(x)
@@ -310,6 +314,7 @@ class TestOrder(HologramTestCase):
         self.assertEqual(y.tolist(), [1.0, 2, 3, 4])
         self.assertEqual(z.tolist(), [8.0] * 4)
 
+    @pytest.mark.host_memory
     def test_a_view_that_is_gone(self):
         x = torch.arange(4.0, device="hologram")
         view = np.from_dlpack(x)
@@ -322,6 +327,7 @@ class TestOrder(HologramTestCase):
         self.assertEqual(hologram.stream_stats()["flushes.exported"], 0)
         self.assertEqual(x.tolist(), [2.0, 3, 4, 5])
 
+    @pytest.mark.host_memory
     def test_an_alias_that_was_resized(self):
         """The CPU tensor has taken its memory elsewhere, which the device's tensor follows."""
         x = torch.arange(4.0, device="hologram")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
 import torch
 from common import HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -62,6 +63,7 @@ class TestForeignOperators(HologramTestCase):
         counts = hologram.stream_stats()
         return counts["recorded"] > counts["executed"] + counts["failed"]
 
+    @pytest.mark.host_memory
     def test_the_tests_can_fail(self):
         # Neither guard nor sync: the kernel sees what the memory held before.
         torch_hologram.flush_before("hologram_test::sum_declared", False)
@@ -73,6 +75,7 @@ class TestForeignOperators(HologramTestCase):
             torch_hologram.flush_before("hologram_test::sum_declared")
         self.assertEqual(extension().sum_unsynced(pending()), 0)
 
+    @pytest.mark.host_memory
     @parametrize("name", ["sum_composite", "sum_declared", "sum_later", "sum_synced"])
     @parametrize("mode", ["plain", "requires_grad", "no_grad", "inference"])
     def test_operators_are_guarded_by_themselves(self, name, mode):
@@ -89,6 +92,7 @@ class TestForeignOperators(HologramTestCase):
                 x = x.requires_grad_() * 1.0
             self.assertEqual(operator(x), N)
 
+    @pytest.mark.host_memory
     def test_flush_before(self):
         name = "hologram_test::sum_composite"
         torch_hologram.flush_before(name, False)
@@ -99,6 +103,7 @@ class TestForeignOperators(HologramTestCase):
         torch.hologram.flush_before(name)  # twice does no harm
         self.assertEqual(self.ops.sum_composite(pending()), N)
 
+    @pytest.mark.host_memory
     def test_sync_in_an_operator(self):
         for name, want in (("sum_synced", N), ("sum_of_next", 2 * N)):
             torch_hologram.flush_before(f"hologram_test::{name}", False)
@@ -107,18 +112,21 @@ class TestForeignOperators(HologramTestCase):
             finally:
                 torch_hologram.flush_before(f"hologram_test::{name}")
 
+    @pytest.mark.host_memory
     def test_sync_in_a_function(self):
         x = pending()
         self.assertEqual(extension().sum_synced(x), N)
         self.assertFalse(self.is_pending())
         self.assertEqual(extension().sum_synced(torch.ones(N)), N)  # another device's
 
+    @pytest.mark.host_memory
     def test_lists_and_optional_arguments(self):
         x, y, z = pending(), pending(2), pending(3)
         self.assertEqual(self.ops.sum_list([x, y], None), 3 * N)
         self.assertEqual(self.ops.sum_list([x], pending(4)), 5 * N)
         self.assertEqual(self.ops.sum_list([], z), 3 * N)
 
+    @pytest.mark.host_memory
     def test_writes_come_after_what_was_recorded_to_read(self):
         x = pending()
         y = x * 2
@@ -126,6 +134,7 @@ class TestForeignOperators(HologramTestCase):
         self.assertEqual(y.cpu(), torch.full((N,), 2.0))
         self.assertEqual(x.cpu(), torch.full((N,), 7.0))
 
+    @pytest.mark.host_memory
     def test_an_autograd_function_that_records_and_calls_below_autograd(self):
         x = torch.ones(N, device="hologram", requires_grad=True)
         y = self.ops.twice(x * 2)
@@ -134,6 +143,7 @@ class TestForeignOperators(HologramTestCase):
         # 2 (of y * 2) * 1.5 (in backward) * 1.5 * 2 (in twice) * 2 (of x * 2)
         self.assertEqual(x.grad.cpu(), torch.full((N,), 18.0))
 
+    @pytest.mark.host_memory
     def test_arguments_that_are_not_pending_flush_nothing(self):
         other = torch.ones(N, device="hologram")
         hologram.synchronize()
@@ -159,6 +169,7 @@ class TestForeignOperators(HologramTestCase):
         self.assertEqual(self.ops.sum_composite(torch.ones(N)), N)
         self.assertEqual(self.ops.sum_later(torch.ones(N)), N)
 
+    @pytest.mark.host_memory
     def test_an_operator_defined_while_something_is_pending(self):
         x = pending()
         library = torch.library.Library("hologram_test_late", "DEF")
@@ -175,6 +186,7 @@ instantiate_parametrized_tests(TestForeignOperators)
 
 
 class TestPythonOperators(HologramTestCase):
+    @pytest.mark.host_memory
     def test_an_operator_of_torch_library_needs_nothing(self):
         @torch.library.custom_op("hologram_test_python::total", mutates_args=())
         def total(x: torch.Tensor) -> torch.Tensor:
@@ -199,6 +211,7 @@ class TestPythonOperators(HologramTestCase):
             test_utils=("test_schema", "test_faketensor"),  # the others know CPU and CUDA only
         )
 
+    @pytest.mark.host_memory
     def test_an_operator_with_a_kernel_in_python_for_the_device(self):
         library = torch.library.Library("hologram_test_kernel", "DEF")
         try:
@@ -215,6 +228,7 @@ class TestPythonOperators(HologramTestCase):
         finally:
             library._destroy()
 
+    @pytest.mark.host_memory
     def test_an_autograd_function_in_python(self):
         class Total(torch.autograd.Function):
             @staticmethod
@@ -317,6 +331,7 @@ if hasattr(torch.Tensor, "const_data_ptr"):
 class TestRoutes(HologramTestCase):
     """Each way Python has to a tensor's values, right after an instruction was recorded."""
 
+    @pytest.mark.host_memory
     @parametrize("route", sorted(ROUTES))
     def test_a_recorded_add_is_seen(self, route):
         if route == "exchange_api" and not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
@@ -324,6 +339,7 @@ class TestRoutes(HologramTestCase):
         for _ in range(2):
             self.assertEqual(ROUTES[route](pending()), 1.0)
 
+    @pytest.mark.host_memory
     def test_typed_storage(self):
         x = pending()
         self.assertEqual(_addressed(x._typed_storage()._data_ptr()), 1.0)
@@ -337,6 +353,7 @@ class TestRoutes(HologramTestCase):
         with self.assertRaises(TypeError):
             memoryview(x)
 
+    @pytest.mark.host_memory
     def test_instructions_on_exported_memory_run_at_once(self):
         x = pending()
         array = np.from_dlpack(x)
@@ -368,6 +385,7 @@ class TestRoutes(HologramTestCase):
         weights, _ = torch.load(file, map_location="cpu", weights_only=True)
         self.assertEqual(weights["weight"], layer.weight.detach().cpu())
 
+    @pytest.mark.host_memory
     def test_another_process(self):
         context = torch.multiprocessing.get_context("spawn")
         queue, answer = context.Queue(), context.Queue()

@@ -33,6 +33,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 class TestFromNumpy(HologramTestCase):
+    @pytest.mark.host_memory
     def test_shares_memory(self):
         array = np.arange(6.0).reshape(2, 3)
         tensor = hg.from_numpy(array)
@@ -43,6 +44,7 @@ class TestFromNumpy(HologramTestCase):
         array[0, 0] = -1
         self.assertEqual((tensor * 2).tolist(), [[-2, 4, 6], [8, 10, 12]])
 
+    @pytest.mark.host_memory
     @parametrize("name", NUMPY_DTYPES)
     def test_dtypes(self, name):
         array = np.array([[0, 1], [1, 0]]).astype(name)
@@ -51,6 +53,7 @@ class TestFromNumpy(HologramTestCase):
             self.assertEqual(tensor.dtype, torch.from_numpy(array).dtype)
             self.assertEqual(tensor.cpu(), torch.from_numpy(array))
 
+    @pytest.mark.host_memory
     def test_strides_are_kept(self):
         base = np.arange(24.0).reshape(4, 6)
         for array in (base.T, base[1:, ::2], base[:0], base[2:3, 3], np.array(5.0)):
@@ -58,6 +61,7 @@ class TestFromNumpy(HologramTestCase):
             self.assertEqual(tensor.stride(), torch.from_numpy(array).stride())
             self.assertEqual(tensor.cpu().numpy(), array)
 
+    @pytest.mark.host_memory
     def test_unaligned(self):
         array = np.zeros(4 * 100 + 1, np.uint8)[1:].view(np.float32)
         array[:] = np.arange(100)
@@ -66,6 +70,7 @@ class TestFromNumpy(HologramTestCase):
         tensor.mul_(3)
         self.assertEqual(array.tolist(), [3 * i for i in range(100)])
 
+    @pytest.mark.host_memory
     def test_operations_run_at_once(self):
         # The array's owner cannot know of operations that are still recorded.
         array = np.zeros(1000, np.float32)
@@ -76,6 +81,7 @@ class TestFromNumpy(HologramTestCase):
             array += 1
             tensor -= 1
 
+    @pytest.mark.host_memory
     def test_gradients(self):
         array = np.ones(3, np.float32)
         weight = hg.from_numpy(array).requires_grad_()
@@ -84,6 +90,7 @@ class TestFromNumpy(HologramTestCase):
             weight -= 0.5 * weight.grad
         self.assertEqual(array.tolist(), [0, 0, 0])
 
+    @pytest.mark.host_memory
     def test_the_tensor_keeps_the_array(self):
         array = np.full(1000, 7.0)
         alive = weakref.ref(array)
@@ -98,6 +105,7 @@ class TestFromNumpy(HologramTestCase):
         gc.collect()
         self.assertIsNone(alive())
 
+    @pytest.mark.host_memory
     def test_no_memory_of_the_device(self):
         array = np.zeros(1 << 20, np.float32)
         before = torch.hologram.memory_stats()
@@ -159,6 +167,7 @@ class TestFromNumpy(HologramTestCase):
         with self.assertRaisesRegex(RuntimeError, "99"):
             hg.from_numpy(np.ones(1), device="hologram:99")
 
+    @pytest.mark.host_memory
     def test_another_device(self):
         run_python(
             """
@@ -205,6 +214,7 @@ class Elsewhere:
 
 
 class TestFromDLPack(HologramTestCase):
+    @pytest.mark.host_memory
     def test_producers_on_the_host(self):
         for data in (np.arange(6.0), torch.arange(6.0), Old(np.arange(6.0))):
             memory = data.array if isinstance(data, Old) else data
@@ -216,6 +226,7 @@ class TestFromDLPack(HologramTestCase):
             hg.from_dlpack(data, copy=True).zero_()
             self.assertEqual(memory.tolist(), [2, 3, 4, 5, 6, 7])
 
+    @pytest.mark.host_memory
     def test_buffer(self):
         with hg.Executor(BACKEND) as executor:
             buffer = executor.allocate(8)
@@ -231,6 +242,7 @@ class TestFromDLPack(HologramTestCase):
         with self.assertRaisesRegex(RuntimeError, "is closed"):
             hg.from_dlpack(buffer)
 
+    @pytest.mark.host_memory
     def test_tensor_of_the_device(self):
         tensor = torch.arange(12.0, device="hologram").reshape(3, 4).t()[1:]
         for copy in (None, False):
@@ -250,6 +262,7 @@ class TestFromDLPack(HologramTestCase):
         tensor.mul_(2)
         self.assertEqual(alias.tolist(), [10] * 1000)
 
+    @pytest.mark.host_memory
     def test_capsules(self):
         array = np.arange(4.0)
         for options in ({}, {"max_version": (1, 0)}):
@@ -320,6 +333,7 @@ class TestFromDLPack(HologramTestCase):
 
 
 class TestToDLPack(HologramTestCase):
+    @pytest.mark.host_memory
     def test_capsule(self):
         tensor = torch.zeros(4, device="hologram")
         tensor = tensor + 1  # recorded
@@ -345,6 +359,7 @@ class TestToDLPack(HologramTestCase):
         with self.assertRaisesRegex(BufferError, "require gradient"):
             hg.to_dlpack(torch.ones(1, device="hologram", requires_grad=True))
 
+    @pytest.mark.host_memory
     def test_numpy(self):
         tensor = torch.ones(2, 3, device="hologram") * 2  # recorded
         array = np.from_dlpack(tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
 import torch
 import torch.multiprocessing as mp
 from common import HologramTestCase, run_python
@@ -152,6 +153,7 @@ class TestSpawn(HologramTestCase):
             mp.spawn(raise_out_of_memory, nprocs=1)
 
 
+@pytest.mark.host_memory
 class TestQueues(HologramTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -299,6 +301,7 @@ class TestDataLoader(HologramTestCase):
         with self.assertRaisesRegex(RuntimeError, "hologram in forked subprocess"):
             next(iter(loader))
 
+    @pytest.mark.host_memory
     def test_device_tensors_from_spawned_workers(self):
         loader = DataLoader(
             DeviceRows(), batch_size=8, num_workers=1, multiprocessing_context="spawn"

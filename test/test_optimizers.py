@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 import torch
-from common import HologramTestCase
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -70,7 +70,7 @@ def watched(step: Any, seen: list[dict[str, int]]) -> Any:
         result = step(*arguments, **keywords)
         after = hologram.stream_stats()
         found = {k: after[k] - before[k] for k in after if k.startswith("flushes.")}
-        found |= hologram.fallback_report().operators("delegated")
+        found |= hologram.fallback_report().operators(DELEGATED)
         seen.append({name: count for name, count in found.items() if count})
         return result
 

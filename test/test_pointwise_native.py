@@ -13,7 +13,7 @@ import warnings
 
 import numpy
 import torch
-from common import HologramTestCase
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -176,7 +176,7 @@ class PointwiseTestCase(HologramTestCase):
         torch.hologram.reset_fallback_report()
         function(*arguments)
         report = torch.hologram.fallback_report()
-        self.assertEqual(report.calls("delegated"), 0, msg=f"{function}\n{report}")
+        self.assertEqual(report.calls(DELEGATED), 0, msg=f"{function}\n{report}")
 
 
 def essence(error: Exception) -> str:

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import ROOT, HologramTestCase
+from common import DELEGATED, ROOT, HologramTestCase
 from torch.testing._internal.common_utils import run_tests
 
 from torch_hologram import _C
@@ -42,9 +42,7 @@ class TestTable(HologramTestCase):
             torch.hologram.set_fallback_mode("allow")
         torch.hologram.reset_fallback_report()
         torch.signbit(x)
-        self.assertEqual(
-            torch.hologram.fallback_report().operators("delegated")["aten::signbit"], 1
-        )
+        self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED)["aten::signbit"], 1)
 
 
 class TestSignatures(HologramTestCase):
@@ -57,7 +55,7 @@ class TestSignatures(HologramTestCase):
         wanted = call("cpu")
         torch.hologram.manual_seed(0)
         mine = call("hologram")
-        self.assertIn(name, torch.hologram.fallback_report().operators("delegated"))
+        self.assertIn(name, torch.hologram.fallback_report().operators(DELEGATED))
         self.assertEqual(
             torch.utils._pytree.tree_map(lambda t: t.cpu(), mine), wanted, rtol=0, atol=0
         )

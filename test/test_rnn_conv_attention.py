@@ -8,7 +8,7 @@ import warnings
 import torch
 import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
-from common import HologramTestCase
+from common import DELEGATED, HologramTestCase
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_utils import (
@@ -158,12 +158,12 @@ class TestRecurrent(CompareTestCase):
                     network(data)  # what is made at first use
                     torch.hologram.reset_fallback_report()
                     network(data)
-                delegated = torch.hologram.fallback_report().operators("delegated")
+                delegated = torch.hologram.fallback_report().operators(DELEGATED)
                 self.assertEqual(delegated, {f"aten::{operator}.{overload}": 1})
         out = network(x)[0].sum()
         torch.hologram.reset_fallback_report()
         out.backward()
-        self.assertEqual(torch.hologram.fallback_report().operators("delegated"), {})
+        self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
 
     @parametrize("name", list(NETWORKS))
     def test_which_gradients_of_a_network(self, name):
@@ -307,7 +307,7 @@ class TestRecurrent(CompareTestCase):
         self.assertEqual(torch.hologram.memory_allocated(), before)
         torch.hologram.reset_fallback_report()
         network.weight_hh_l0.detach().mul_(2).add_(1)
-        self.assertEqual(torch.hologram.fallback_report().operators("delegated"), {})
+        self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
 
     def test_wrong_sizes_of_a_network(self):
         """oneDNN's kernel of a layer reads past a weight that is too small; no bit of that here."""
@@ -473,7 +473,7 @@ class TestRecurrent(CompareTestCase):
         x = torch.randn(2, 3, device="hologram")
         nn.LSTMCell(3, 4).hologram()(x)
         nn.GRUCell(3, 4).hologram()(x)
-        delegated = torch.hologram.fallback_report().operators("delegated")
+        delegated = torch.hologram.fallback_report().operators(DELEGATED)
         self.assertEqual(delegated["aten::_thnn_fused_lstm_cell"], 1)
         self.assertEqual(delegated["aten::_thnn_fused_gru_cell"], 1)
 
@@ -605,7 +605,7 @@ class TestConvolution(CompareTestCase):
         torch.hologram.reset_fallback_report()
         x = torch.randn(1, 1, 8, device="hologram", requires_grad=True)
         F.conv1d(x, torch.randn(1, 1, 3, device="hologram")).sum().backward()
-        delegated = torch.hologram.fallback_report().operators("delegated")
+        delegated = torch.hologram.fallback_report().operators(DELEGATED)
         self.assertEqual(delegated["aten::convolution_overrideable"], 1)
         self.assertEqual(delegated["aten::convolution_backward_overrideable"], 1)
 
@@ -780,7 +780,7 @@ class TestAttention(CompareTestCase):
     def test_fused_kernel_runs(self):
         torch.hologram.reset_fallback_report()
         attend(*on("hologram", *qkv()))
-        delegated = torch.hologram.fallback_report().operators("delegated")
+        delegated = torch.hologram.fallback_report().operators(DELEGATED)
         name = "aten::_scaled_dot_product_flash_attention_for_cpu"
         self.assertEqual((delegated[name], delegated[name + "_backward"]), (1, 1))
 

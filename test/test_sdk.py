@@ -9,6 +9,7 @@ import pickle
 import re
 
 import numpy as np
+import pytest
 import torch
 from common import BACKEND, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
@@ -368,6 +369,7 @@ class TestBuffer(SdkTestCase):
 
 
 class TestSharing(SdkTestCase):
+    @pytest.mark.host_memory
     def test_buffer_protocol(self):
         for dtype in DTYPES:
             buffer = self.executor.allocate(3, dtype)
@@ -381,6 +383,7 @@ class TestSharing(SdkTestCase):
             buffer.fill(0)
             self.assertTrue((array == np.zeros(3, dtype)).all())
 
+    @pytest.mark.host_memory
     def test_dlpack(self):
         buffer = self.buffer([1.0, 2.0])
         self.assertEqual(buffer.__dlpack_device__(), (1, 0))
@@ -397,11 +400,13 @@ class TestSharing(SdkTestCase):
         device.add_(1.0)
         self.assertEqual(buffer.to_numpy().tolist(), [4.0, 5.0])
 
+    @pytest.mark.host_memory
     def test_pointers(self):
         buffer = self.buffer([1.0, 2.0])
         self.assertEqual(buffer.as_ptr(), buffer.as_mut_ptr())
         self.assertEqual(np.asarray(buffer).ctypes.data, buffer.as_ptr())
 
+    @pytest.mark.host_memory
     def test_what_is_shared_outlives_the_buffer(self):
         makers = (
             memoryview,
@@ -425,6 +430,7 @@ class TestSharing(SdkTestCase):
                         others.allocate(1000).fill(-1.0)
                 self.assertEqual(shared.tolist(), [2.0] * 1000)
 
+    @pytest.mark.host_memory
     def test_shared_memory_is_given_back(self):
         before = allocated_bytes()
         for maker in (memoryview, np.asarray, np.from_dlpack, hg.buffer_to_tensor):
@@ -435,6 +441,7 @@ class TestSharing(SdkTestCase):
             del shared, buffer
             self.assertEqual(allocated_bytes(), before)
 
+    @pytest.mark.host_memory
     def test_a_sharing_tensor_grows(self):
         tensor = torch.ones(4, device="hologram")
         buffer = hg.tensor_to_buffer(self.executor, tensor)
@@ -445,6 +452,7 @@ class TestSharing(SdkTestCase):
         self.assertEqual(buffer.to_numpy().tolist(), [5.0] * 4)
         self.assertEqual(buffer.as_ptr(), tensor.data_ptr())
 
+    @pytest.mark.host_memory
     def test_a_sharing_tensor_gives_the_memory_away(self):
         tensor = torch.ones(4, device="hologram")
         buffer = hg.tensor_to_buffer(self.executor, tensor)

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import torch
-from common import ROOT, HologramTestCase, run_python
+from common import BACKEND, ROOT, HologramTestCase, run_python
 from torch.nn import functional as F
 from torch.testing._internal.common_utils import run_tests
 
@@ -64,7 +64,7 @@ OWN_MATH = {"exp", "log", "sigmoid", "sqrt", "tanh"}
 class OpsTestCase(HologramTestCase):
     def setUp(self):
         super().setUp()
-        self.executor = hg.Executor("cpu")
+        self.executor = hg.Executor(BACKEND)
         self.random = np.random.default_rng(1)
 
     def tearDown(self):
@@ -293,7 +293,7 @@ class TestValues(OpsTestCase):
         run_python(
             """
             import numpy as np, torch_hologram as hg
-            executor = hg.Executor("cpu")
+            executor = hg.Executor(BACKEND)
             a, b, c = (executor.allocate(64, "int32") for _ in range(3))
             a.fill(-2**31); b.fill(-1)
             hg.ops.vector_div_i32(executor, a, b, c)
@@ -396,7 +396,7 @@ class TestMisuse(OpsTestCase):
 
     def test_closed_executor(self):
         for name, _, arguments in self.calls(lambda dtype: self.executor.allocate(16, dtype)):
-            closed = hg.Executor("cpu")
+            closed = hg.Executor(BACKEND)
             closed.close()
             with self.subTest(name=name):
                 with self.assertRaisesRegex(RuntimeError, "^the executor is closed$"):

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import torch
-from common import HologramTestCase
+from common import BACKEND, HologramTestCase
 from torch.nn import functional as F
 from torch.testing._internal.common_utils import run_tests
 
@@ -55,7 +55,7 @@ OTHERS = {"Operand", "buffer_to_tensor", "tensor_to_buffer", "to_device"}
 class SdkTestCase(HologramTestCase):
     def setUp(self):
         super().setUp()
-        self.executor = hg.Executor("cpu")
+        self.executor = hg.Executor(BACKEND)
         torch.manual_seed(0)
 
     def tearDown(self):
@@ -169,7 +169,7 @@ class TestFunctional(SdkTestCase):
     def test_errors(self):
         x, y = torch.ones(2), torch.ones(3)
         there = x.to("hologram")
-        closed = hg.Executor("cpu")
+        closed = hg.Executor(BACKEND)
         buffer = closed.allocate(2)
         closed.close()
         for call, kind, text in (
@@ -376,7 +376,7 @@ class TestModules(SdkTestCase):
         self.assert_there(ours[2].weight, theirs[2].weight)
 
     def test_errors(self):
-        closed = hg.Executor("cpu")
+        closed = hg.Executor(BACKEND)
         closed.close()
         empty = torch.nn.ReLU()
         model, _ = self.pair()

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from common import HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -75,6 +76,7 @@ class ThreadsTestCase(HologramTestCase):
 
 
 class TestAliases(ThreadsTestCase):
+    @pytest.mark.host_memory
     def test_one_storage_has_one_alias(self):
         for _ in range(40):
             x = torch.arange(16.0, device="hologram")
@@ -89,6 +91,7 @@ class TestAliases(ThreadsTestCase):
             for number, a in enumerate(aliases):
                 self.assertEqual(a, torch.arange(number, 16.0))
 
+    @pytest.mark.host_memory
     def test_one_alias_of_many_storages(self):
         """As above, many at a time, so that threads meet without Python's lock being held long."""
         for _ in range(3):
@@ -105,6 +108,7 @@ class TestAliases(ThreadsTestCase):
                 self.assertEqual({a.data_ptr() for a in same}, {x.data_ptr()})
                 self.assertEqual(same[0].tolist(), [i, i])
 
+    @pytest.mark.host_memory
     def test_made_by_operators(self):
         """Operators without a kernel of the device make the alias, outside of Python's lock."""
         for _ in range(40):
@@ -115,6 +119,7 @@ class TestAliases(ThreadsTestCase):
             self.assertEqual(torch.hologram.memory_allocated(), before)
             self.assertEqual(_C.alias_as_cpu(x).data_ptr(), x.data_ptr())
 
+    @pytest.mark.host_memory
     def test_from_the_cpu(self):
         for _ in range(15):
             plain = torch.arange(16.0)
@@ -124,6 +129,7 @@ class TestAliases(ThreadsTestCase):
             for x in made:
                 self.assertEqual(x.cpu(), plain)
 
+    @pytest.mark.host_memory
     def test_outlives_the_tensor(self):
         """Tensors and aliases of one storage are dropped by all threads, in any order."""
         for _ in range(25):

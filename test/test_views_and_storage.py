@@ -8,8 +8,9 @@ import itertools
 import warnings
 
 import numpy
+import pytest
 import torch
-from common import HologramTestCase
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -168,7 +169,7 @@ class TestViews(HologramTestCase):
         torch.hologram.reset_fallback_report()
         x = torch.arange(10.0, device="hologram")
         windows = x.unfold(0, 3, 2)
-        self.assertEqual(torch.hologram.fallback_report().operators("delegated")["aten::unfold"], 1)
+        self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED)["aten::unfold"], 1)
         windows[2, 1] = -1
         self.assertEqual(x[5].item(), -1)
         self.assertEqual(storage_of(windows), storage_of(x))
@@ -230,6 +231,7 @@ class TestAliases(HologramTestCase):
         self.assertFalse(alias.requires_grad)
         return alias
 
+    @pytest.mark.host_memory
     def test_no_result_is_copied(self):
         """Factories, native and delegated operators: the CPU's bytes are the device's."""
         x = torch.rand(40, 40, device="hologram")
@@ -261,12 +263,14 @@ class TestAliases(HologramTestCase):
                 self.assertEqual(result[first].item(), 1)
         self.assertEqual(torch.hologram.fallback_report().calls("copied"), 0)
 
+    @pytest.mark.host_memory
     def test_one_twin_per_storage(self):
         for x in (torch.ones(8, device="hologram"), torch.ones(8, device="hologram").sort().values):
             aliases = [self.alias(x), self.alias(x[2:]), self.alias(x.view(2, 4).t())]
             self.assertEqual(len({storage_of(alias) for alias in aliases}), 1)
             self.assertEqual(self.alias(torch.hologram.alias_from_cpu(aliases[0])), aliases[0])
 
+    @pytest.mark.host_memory
     def test_alias_outlives_the_tensor(self):
         for make in (
             lambda: torch.arange(1000.0, device="hologram"),
@@ -278,6 +282,7 @@ class TestAliases(HologramTestCase):
             self.assertEqual(alias, torch.arange(1000.0))
             alias += 1  # still writable
 
+    @pytest.mark.host_memory
     def test_tensor_outlives_its_cpu_owner(self):
         memory = numpy.arange(100.0)
         tensor = torch.hologram.alias_from_cpu(torch.from_numpy(memory))
@@ -287,6 +292,7 @@ class TestAliases(HologramTestCase):
         self.assertEqual(tensor.cpu(), expected)
         self.assertEqual((tensor + tensor).cpu(), expected * 2)
 
+    @pytest.mark.host_memory
     def test_special_tensors(self):
         complex_base = torch.randn(6, dtype=torch.complex64, device="hologram")
         for tensor in (
@@ -302,6 +308,7 @@ class TestAliases(HologramTestCase):
         ):
             self.assertEqual(self.alias(tensor), tensor.cpu())
 
+    @pytest.mark.host_memory
     def test_cpu_tensor_that_is_written_on_the_device(self):
         plain = torch.zeros(4)
         torch.hologram.alias_from_cpu(plain).add_(3).sqrt_()
@@ -337,6 +344,7 @@ class TestAliases(HologramTestCase):
         here.add_(1)
         self.assertEqual(lazy.cpu(), torch.arange(4.0))
 
+    @pytest.mark.host_memory
     def test_copy_on_write(self):
         """A lazily cloned CPU tensor is made real before the device looks at it."""
         plain = torch.arange(4.0)

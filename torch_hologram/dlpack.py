@@ -134,6 +134,8 @@ def _from_dlpack(
         return _torch_from_dlpack(ext_tensor, device=device, copy=copy)
 
     index = device_index(target)
+    if _is_hologram(ext_tensor) and not _C.is_host_addressable(ext_tensor.device.index):
+        return _of_a_device(ext_tensor, torch.device(DEVICE_TYPE, index), copy)
     if _is_hologram(ext_tensor) and ext_tensor.device.index != index:
         return _torch_from_dlpack(ext_tensor, device=torch.device(DEVICE_TYPE, index), copy=copy)
     # The producer's host memory is device memory as it is.
@@ -146,6 +148,20 @@ def _from_dlpack(
             "without copying. Set copy=None or copy=True."
         )
     return shared.to(torch.device(DEVICE_TYPE, index))
+
+
+def _of_a_device(tensor: torch.Tensor, target: torch.device, copy: bool | None) -> torch.Tensor:
+    """What torch.from_dlpack() makes of a tensor in memory of a device's own, which it refuses."""
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.device == target:
+        return tensor.clone() if copy else tensor.detach()
+    if copy is False:
+        raise ValueError(
+            f"cannot move DLPack tensor from device {tensor.device} to {target} "
+            "without copying. Set copy=None or copy=True."
+        )
+    return tensor.to(target)
 
 
 def _name(device: tuple[int, int]) -> str:

@@ -8,14 +8,13 @@ memory that another library sees run at once, so there is never anything to wait
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from torch_hologram import _C, devices
+from torch_hologram import _C
 from torch_hologram._device import DEVICE_TYPE, device_index, lazy_init
 from torch_hologram.executor import Buffer
 
