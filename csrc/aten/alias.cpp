@@ -128,7 +128,7 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
 
 at::Tensor shared_alias(const at::Tensor& tensor) {
   auto alias = cpu_alias(tensor);
-  hologram::device(tensor.device().index()).window().fence();
+  hologram::device(tensor.device().index()).lanes().fence();
   synchronize_tensor(tensor);
   return alias;
 }

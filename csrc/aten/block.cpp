@@ -94,6 +94,9 @@ void destroy(Block* block) noexcept {
   if (memory_traced() && !block->foreign) {
     trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
   }
+  if (C10_UNLIKELY(block->uses != nullptr)) {
+    block->uses->end(block->device);
+  }
   if (Window::keep(block)) {
     return;  // recorded instructions touch it
   }
@@ -121,6 +124,9 @@ void release_device_bytes(void* context) {
   } else if (block->foreign) {
     block->pool->note_foreign(-static_cast<ptrdiff_t>(block->bytes));
     if (block->overlay) overlays().remove(*block);
+    if (C10_UNLIKELY(block->uses != nullptr)) {
+      block->uses->wait();  // its owner hands the memory out without looking
+    }
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
     destroy(block);
   } else if (twin->data_ptr().get_context() == block &&
@@ -140,11 +146,11 @@ void release_device_bytes(void* context) {
 // it gives up, it has what is recorded executed: instructions hold blocks that the user has freed.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
+  Lanes& lanes = hologram::device(device).lanes();
   while (true) {
-    Window& window = hologram::device(device).window();
-    const bool hopeless = window.empty();
+    const bool hopeless = lanes.empty();
     try {
-      return allocate();
+      return allocate(lanes);
     } catch (const OutOfMemory& error) {
       if (hopeless && memory_traced()) {
         trace_out_of_memory(device, error.requested);
@@ -153,7 +159,7 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
                        hologram_device(device), ".");
     }
     device_memory(device).forget_refusal();
-    window.flush(FlushReason::memory);
+    lanes.flush(FlushReason::memory);
   }
 }
 
@@ -168,14 +174,14 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& t
   block->data = static_cast<char*>(taken.data);
   block->bytes = bytes;
   if (C10_UNLIKELY(taken.fence.outstanding())) {
-    block->queue = taken.fence.queue;
-    block->ticket.store(taken.fence.ticket, std::memory_order_relaxed);
+    block->last_use.store(taken.fence);
   }
   return block;
 }
 
 Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  const Allocation taken = or_out_of_memory(device, [&] { return pool.allocate(nbytes); });
+  const Allocation taken = or_out_of_memory(
+      device, [&](Lanes& lanes) { return pool.allocate(nbytes, current_queue(lanes, device)); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -259,7 +265,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
 Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
-    or_out_of_memory(device, [&] { memory.admit_foreign(nbytes); });
+    or_out_of_memory(device, [&](Lanes&) { memory.admit_foreign(nbytes); });
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
@@ -276,10 +282,9 @@ Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Li
 // What is recorded of a new Block's bytes under other storages runs; what will be runs at once.
 void synchronize_below(const Block& block) {
   if (!block.overlay) return;
-  Window& window = device_owning(block.data)->window();
-  window.fence();
-  window.flush(FlushReason::read);
-  window.submitted().wait();
+  Lanes& lanes = device_owning(block.data)->lanes();
+  lanes.fence();
+  lanes.finish(FlushReason::read);
 }
 
 // A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
@@ -387,7 +392,7 @@ void synchronize_storage(c10::StorageImpl* storage) {
 
 void synchronize_shared(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
-    hologram::device(block->device).window().fence();
+    hologram::device(block->device).lanes().fence();
     Window::finish(*block);
   }
 }
@@ -457,7 +462,7 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {
   auto& pool = device_memory(device);
   const auto taken =
-      or_out_of_memory(device, [&] { return pool.allocate_in_class(class_index, nbytes); });
+      or_out_of_memory(device, [&](Lanes&) { return pool.allocate_in_class(class_index, nbytes); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -530,7 +535,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   const size_t old_bytes = storage->nbytes();
   c10::DataPtr fresh = allocate_block(nbytes, storage->device().index());
   if (const size_t common = std::min(old_bytes, nbytes); common != 0) {
-    block_of(fresh)->fence().wait();
+    block_of(fresh)->last_use.load().wait();
     std::memcpy(fresh.get(), storage->data(), common);
   }
   storage->set_data_ptr_noswap(std::move(fresh));

@@ -13,7 +13,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
+#include "aten/stream_uses.h"
 #include "atlas/memory.h"
 #include "atlas/window.h"
 
@@ -33,9 +35,16 @@ struct Block final : BlockState {
   bool overlay = false;
   // Somebody outside has the address, for good.
   std::atomic<bool> exported{false};
+  // Null but for what Tensor.record_stream() was called with.
+  std::unique_ptr<StreamUses> uses;
 
   void give_back_memory() noexcept override {
-    if (!foreign) pool->deallocate({data, 0, fence()});
+    if (foreign) return;
+    if (C10_LIKELY(uses == nullptr)) {
+      pool->deallocate({data, 0, last_use.load()});
+    } else {
+      pool->deallocate(data, uses->fences_with(last_use.load()));
+    }
   }
   void retire_memory() noexcept override {
     if (!foreign) pool->retire(data);

@@ -40,7 +40,8 @@ class Backend : public PlanCompiler {
   // Gives back a segment with the size it was asked with. Thread-safe.
   virtual void free_segment(void* data, size_t bytes) noexcept = 0;
 
-  // A queue that is idle. The backend outlives it.
+  // A queue that is idle. The backend outlives it. A device that is asynchronous has one for each
+  // stream in use, any other only one.
   virtual std::unique_ptr<Queue> make_queue() = 0;
 
   // For the backend's queues.
