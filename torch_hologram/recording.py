@@ -58,7 +58,8 @@ def stream_stats(device: Device = None) -> Statistics:
         or the host, touches a tensor of the program), ``user``, ``synchronize``, ``full``,
         ``eager``, ``event``, ``memory``, ``exit``, ``mode`` (denormals are flushed to zero from
         here on, or no longer), ``exported`` (an instruction on memory that somebody else may look
-        at, which runs at once).
+        at, which runs at once), ``stream`` (an instruction of another stream uses a tensor of the
+        program, where streams have queues of their own).
 
     Delegated calls are counted by :func:`fallback_report`.
 

@@ -5,6 +5,7 @@
 #include "atlas/backend_library.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <string>
 
@@ -49,7 +50,7 @@ class Backend final : public hologram::Backend {
     return std::make_unique<cpu::Code>(plan);
   }
   std::unique_ptr<hologram::Queue> make_queue() override {
-    const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_;
+    const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_ + 100 * queues_++;
     return std::make_unique<Queue>(static_cast<uint64_t>(seed),
                                    number("HOLOGRAM_TEST_SIM_DELAY", 50));
   }
@@ -57,6 +58,7 @@ class Backend final : public hologram::Backend {
 
  private:
   int ordinal_;
+  std::atomic<int> queues_{0};
   DeviceProperties properties_;
 };
 
