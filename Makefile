@@ -126,7 +126,7 @@ test-asan: $(EVERYTHING) ## The Python tests, the extension under AddressSanitiz
 
 test-sanitizers: test-core test-tsan test-asan ## All three
 
-test-mutants: $(EVERYTHING) ## Plant 25 bugs in the stream, one at a time: the tests have to catch each
+test-mutants: $(EVERYTHING) ## Plant 27 bugs in the stream, one at a time: the tests have to catch each
 	$(PY) tools/mutants.py -n $(JOBS) $(ARGS)
 
 # With the torch of that machine, which has to be built for CUDA: no environment is made.

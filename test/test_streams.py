@@ -123,6 +123,37 @@ class TestStreams(HologramTestCase):
                 )
             )
 
+    def test_recording_an_unknown_stream(self):
+        x = torch.ones(3, device="hologram")
+        wrong = torch.hologram.Stream(
+            stream_id=123456,
+            device_index=0,
+            device_type=torch.hologram.Stream().device_type,
+        )
+        with self.assertRaisesRegex(RuntimeError, "hologram:0 has no stream with id 123456"):
+            x.record_stream(wrong)
+
+    def test_one_after_the_other_in_turns(self):
+        streams = [torch.hologram.Stream() for _ in range(3)]
+        x, expected = torch.ones(100, device="hologram"), torch.ones(100)
+        for step in range(30):
+            with torch.hologram.stream(streams[step % 3]):
+                x = x * 0.5 + step
+                expected = expected * 0.5 + step
+                if step % 4 == 0:
+                    x.neg_()
+                    expected.neg_()
+        self.assertEqual(x.cpu(), expected, rtol=0, atol=0)
+
+    def test_more_streams_than_a_device_has_queues(self):
+        x = torch.ones(100, device="hologram")
+        results = []
+        for step in range(100):
+            with torch.hologram.stream(torch.hologram.Stream(priority=-(step % 2))):
+                results.append(x + step)
+        for step, result in enumerate(results):
+            self.assertEqual(result.cpu(), torch.full((100,), 1.0 + step))
+
     def test_no_stream(self):
         for call in (torch.hologram.set_stream, torch.hologram.stream):
             for wrong, text in ((3, "int: 3"), ("hologram", "str: 'hologram'"), (0, "int: 0")):

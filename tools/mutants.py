@@ -184,6 +184,18 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a queue does not wait for what another one was given of the same memory",
+        WINDOW,
+        "    if (waited_for_.covers(fence)) continue;\n    queue_.wait_for(fence);\n",
+        "    if (waited_for_.covers(fence)) continue;\n",
+    ),
+    Mutant(
+        "a block that waits in another window is recorded nevertheless",
+        WINDOW,
+        "other = pending_elsewhere(list);",
+        "static_cast<void>(list);",
+    ),
+    Mutant(
         "operands that are broadcast in one dimension advance in it",
         RECORDER,
         "if (size != 1 || sizes[d] == 1) wide[d] = ",
@@ -204,7 +216,7 @@ MUTANTS = (
 )
 
 # What the stages run; the first that fails has caught the mutant.
-CORE_TESTS = ("window", "overlap", "executor")
+CORE_TESTS = ("window", "lanes", "overlap", "executor")
 PYTHON_TESTS = (
     "test/test_stream.py",
     "test/test_programs.py",

@@ -59,7 +59,8 @@ def stream_stats(device: Device = None) -> Statistics:
         ``eager``, ``event``, ``memory``, ``exit``, ``mode`` (denormals are flushed to zero from
         here on, or no longer), ``exported`` (an instruction on memory that somebody else may look
         at, which runs at once), ``kernel`` (a kernel of the device's vendor is launched after it:
-        nobody waits).
+        nobody waits), ``stream`` (an instruction of another stream uses a tensor of the program,
+        where streams have queues of their own).
 
     Delegated calls are counted by :func:`fallback_report`.
 

@@ -32,8 +32,8 @@ class Stream(torch.Stream):
     Args:
         device: where the stream is, by default the current device.
         priority: lower numbers are more urgent. What is below :meth:`priority_range` counts as its
-            lower end, as in torch.cuda. Nothing overtakes: programs run in the order in which they
-            were recorded.
+            lower end, as in torch.cuda. On the CPU nothing overtakes: programs run in the order in
+            which they were recorded.
         stream_id, device_index, device_type: the parts of an existing stream, to wrap it.
 
     Raises:

@@ -145,7 +145,7 @@ void check_host_addressable(c10::DeviceIndex device) {
 at::Tensor shared_alias(const at::Tensor& tensor) {
   check_host_addressable(tensor.device().index());
   auto alias = cpu_alias(tensor, [](const at::Tensor& part) { return twin_storage(part); });
-  hologram::device(tensor.device().index()).window().fence();
+  hologram::device(tensor.device().index()).lanes().fence();
   synchronize_tensor(tensor);
   return alias;
 }
@@ -215,7 +215,7 @@ c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
   const auto device = tensor.device().index();
   const MemoryPool& memory = device_memory(device);
   if (C10_UNLIKELY(memory.has_vendor())) {
-    lent_ = &vendor_queue(device);
+    lent_ = current_lane(device).queue.get();
     return twin_storage(tensor, For::vendor);
   }
   if (C10_LIKELY(memory.host_addressable())) return twin_storage(tensor);
@@ -290,8 +290,7 @@ static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
 void AliasFrame::note_launched(const c10::Storage& storage) {
   Block* const block = storage ? block_of(storage.data_ptr()) : nullptr;
   if (block == nullptr) return;
-  block->queue = lent_;
-  block->ticket.store(launched_, std::memory_order_release);
+  block->last_use.store({lent_, launched_});
 }
 
 void AliasFrame::write_back() {

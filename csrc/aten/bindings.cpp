@@ -275,7 +275,7 @@ void bind(py::module_& m) {
 
   m.def(
       "flush",
-      [](int64_t index) { hologram::device(checked(index)).window().flush(FlushReason::user); },
+      [](int64_t index) { hologram::device(checked(index)).lanes().flush(FlushReason::user); },
       py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_tensor", &synchronize_tensor, py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_storage", [](const py::object& untyped) {
@@ -300,7 +300,7 @@ void bind(py::module_& m) {
       "flush_current",
       [] {
         if (is_initialized() && !in_forked_child()) {
-          hologram::device(check_device(-1)).window().flush(FlushReason::user);
+          hologram::device(check_device(-1)).lanes().flush(FlushReason::user);
         }
       },
       py::call_guard<py::gil_scoped_release>());
@@ -309,9 +309,9 @@ void bind(py::module_& m) {
   m.def("contracting", &Window::contracting);
   m.def("set_contracting", &Window::set_contracting);
   m.def("reset_stream_stats",
-        [](int64_t index) { hologram::device(checked(index)).window().reset_stats(); });
+        [](int64_t index) { hologram::device(checked(index)).lanes().reset_stats(); });
   m.def("stream_stats", [](int64_t index) {
-    const WindowStats stats = hologram::device(checked(index)).window().stats();
+    const WindowStats stats = hologram::device(checked(index)).lanes().stats();
     std::vector<std::pair<std::string, uint64_t>> rows{{"recorded", stats.recorded},
                                                        {"executed", stats.executed},
                                                        {"failed", stats.failed},
@@ -381,12 +381,23 @@ auto or_python_error(F&& call) {
   TORCH_CHECK(false, failure.what);
 }
 
+// The address of a block that nobody uses any more.
+void* address_of(MemoryPool& memory, const Allocation& taken) {
+  try {
+    taken.fence.wait();
+  } catch (...) {
+    memory.deallocate(taken);
+    throw;
+  }
+  return taken.data;
+}
+
 // Memory without a tensor around it, and the addresses of the boundary pool.
 void bind_memory(py::module_& m) {
   m.def("memory_allocate", [](int64_t index, size_t nbytes) {
     auto& memory = device_memory(checked(index));
     return or_python_error([&] {
-      void* data = memory.allocate(nbytes).data;
+      void* data = address_of(memory, memory.allocate(nbytes));
       if (memory_traced()) trace_allocation(static_cast<c10::DeviceIndex>(index), data);
       return reinterpret_cast<uintptr_t>(data);
     });
@@ -425,13 +436,7 @@ void bind_memory(py::module_& m) {
     auto& memory = device_memory(checked(index));
     return or_python_error([&] {
       const Allocation taken = memory.allocate_in_class(class_index, nbytes);
-      try {
-        taken.fence.wait();  // the caller gets an address
-      } catch (...) {
-        memory.deallocate(taken);
-        throw;
-      }
-      return reinterpret_cast<uintptr_t>(taken.data);
+      return reinterpret_cast<uintptr_t>(address_of(memory, taken));
     });
   });
   m.def("boundary_tensor", [](int64_t index, int class_index, size_t nbytes) {

@@ -95,6 +95,9 @@ void destroy(Block* block) noexcept {
   if (memory_traced() && !block->foreign) {
     trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
   }
+  if (C10_UNLIKELY(block->uses != nullptr)) {
+    block->uses->end(block->device);
+  }
   if (Window::keep(block)) {
     return;  // recorded instructions touch it
   }
@@ -122,6 +125,9 @@ void release_device_bytes(void* context) {
   } else if (block->foreign) {
     block->pool->note_foreign(-static_cast<ptrdiff_t>(block->bytes));
     if (block->overlay) overlays().remove(*block);
+    if (C10_UNLIKELY(block->uses != nullptr)) {
+      block->uses->wait();  // its owner hands the memory out without looking
+    }
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
     destroy(block);
   } else if (twin->data_ptr().get_context() == block &&
@@ -141,11 +147,11 @@ void release_device_bytes(void* context) {
 // it gives up, it has what is recorded executed: instructions hold blocks that the user has freed.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
+  Lanes& lanes = hologram::device(device).lanes();
   while (true) {
-    Window& window = hologram::device(device).window();
-    const bool hopeless = window.empty();
+    const bool hopeless = lanes.empty();
     try {
-      return allocate();
+      return allocate(lanes);
     } catch (const OutOfMemory& error) {
       if (hopeless && memory_traced()) {
         trace_out_of_memory(device, error.requested);
@@ -154,7 +160,7 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
                        hologram_device(device), ".");
     }
     device_memory(device).forget_refusal();
-    window.flush(FlushReason::memory);
+    lanes.flush(FlushReason::memory);
   }
 }
 
@@ -169,14 +175,14 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& t
   block->data = static_cast<char*>(taken.data);
   block->bytes = bytes;
   if (C10_UNLIKELY(taken.fence.outstanding())) {
-    block->queue = taken.fence.queue;
-    block->ticket.store(taken.fence.ticket, std::memory_order_relaxed);
+    block->last_use.store(taken.fence);
   }
   return block;
 }
 
 Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  const Allocation taken = or_out_of_memory(device, [&] { return pool.allocate(nbytes); });
+  const Allocation taken = or_out_of_memory(
+      device, [&](Lanes& lanes) { return pool.allocate(nbytes, current_queue(lanes, device)); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -216,7 +222,9 @@ class ResultAllocator final : public c10::Allocator {
     c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
     // A kernel is about to write it.
     if (C10_UNLIKELY(device_memory(index).has_vendor())) {
-      vendor_queue(index).lend();
+      Queue& queue = *current_lane(index).queue;
+      if (taken.fence.queue != &queue && taken.fence.outstanding()) queue.wait_for(taken.fence);
+      queue.lend();
     } else {
       taken.fence.wait();
     }
@@ -265,7 +273,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
 Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
-    or_out_of_memory(device, [&] { memory.admit_foreign(nbytes); });
+    or_out_of_memory(device, [&](Lanes&) { memory.admit_foreign(nbytes); });
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
@@ -282,10 +290,9 @@ Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Li
 // What is recorded of a new Block's bytes under other storages runs; what will be runs at once.
 void synchronize_below(const Block& block) {
   if (!block.overlay) return;
-  Window& window = device_owning(block.data)->window();
-  window.fence();
-  window.flush(FlushReason::read);
-  window.submitted().wait();
+  Lanes& lanes = device_owning(block.data)->lanes();
+  lanes.fence();
+  lanes.finish(FlushReason::read);
 }
 
 // A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
@@ -391,7 +398,7 @@ void synchronize_storage(c10::StorageImpl* storage) {
 
 void synchronize_shared(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
-    hologram::device(block->device).window().fence();
+    hologram::device(block->device).lanes().fence();
     Window::finish(*block);
   }
 }
@@ -463,7 +470,7 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {
   auto& pool = device_memory(device);
   const auto taken =
-      or_out_of_memory(device, [&] { return pool.allocate_in_class(class_index, nbytes); });
+      or_out_of_memory(device, [&](Lanes&) { return pool.allocate_in_class(class_index, nbytes); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -495,10 +502,6 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
   return true;
 }
 
-Queue& vendor_queue(c10::DeviceIndex device) {
-  return hologram::device(device).queue();
-}
-
 c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
   auto* impl = storage.unsafeGetStorageImpl();
   Block* block = C10_LIKELY(impl != nullptr) ? block_of(impl->data_ptr()) : nullptr;
@@ -510,7 +513,7 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
   if (whom == For::vendor) {
     Window::submit(*block, FlushReason::kernel);
     Window::check(*block);
-    vendor_queue(static_cast<c10::DeviceIndex>(block->device)).lend();
+    queue_after(*block, block->device).lend();
   } else {
     Window::finish(*block);
   }

@@ -13,7 +13,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
+#include "aten/stream_uses.h"
 #include "atlas/memory.h"
 #include "atlas/queue.h"
 #include "atlas/window.h"
@@ -34,9 +36,16 @@ struct Block final : BlockState {
   bool overlay = false;
   // Somebody outside has the address, for good.
   std::atomic<bool> exported{false};
+  // Null but for what Tensor.record_stream() was called with.
+  std::unique_ptr<StreamUses> uses;
 
   void give_back_memory() noexcept override {
-    if (!foreign) pool->deallocate({data, 0, fence()});
+    if (foreign) return;
+    if (C10_LIKELY(uses == nullptr)) {
+      pool->deallocate({data, 0, last_use.load()});
+    } else {
+      pool->deallocate(data, uses->fences_with(last_use.load()));
+    }
   }
   void retire_memory() noexcept override {
     if (!foreign) pool->retire(data);
@@ -76,9 +85,6 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device);
 // return the host may read and write the bytes; for a vendor's kernels, they may be launched.
 enum class For : uint8_t { host, vendor };
 c10::StorageImpl* twin(const c10::Storage& storage, For whom = For::host);
-
-// The queue that orders a vendor's kernels on memory of the device.
-Queue& vendor_queue(c10::DeviceIndex device);
 
 // Takes over the bytes of a twin that a CPU kernel has reallocated (out= of another size).
 // Returns true if anything changed.

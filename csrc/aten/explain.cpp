@@ -53,22 +53,22 @@ void start_capture(c10::DeviceIndex device, std::vector<std::string> skipped) {
   skipped_folders() = std::move(skipped);
   Window::set_locate(&locate);
   const py::gil_scoped_release release;
-  hologram::device(device).window().start_capture();
+  hologram::device(device).lanes().start_capture();
 }
 
 py::list end_capture(c10::DeviceIndex device) {
   std::vector<Flushed> flushed;
-  bool at_end = false;
+  uint64_t end = 0;  // the first one that only the end has flushed
   {
     const py::gil_scoped_release release;
-    Window& window = hologram::device(device).window();
-    at_end = !window.empty();
+    Lanes& lanes = hologram::device(device).lanes();
+    end = next_flush_number();
     try {
-      window.flush(FlushReason::user);
+      lanes.flush(FlushReason::user);
     } catch (const std::exception&) {
       // Raised where the values are read.
     }
-    flushed = window.end_capture();
+    flushed = lanes.end_capture();
   }
   py::list result;
   for (Flushed& flush : flushed) {
@@ -85,8 +85,7 @@ py::list end_capture(c10::DeviceIndex device) {
     const auto recorded = describe(flush.program);
     flush.origins.resize(recorded.size(), "?");
     py::dict row;
-    const bool last = at_end && &flush == &flushed.back();
-    row["reason"] = last ? "end" : flush_reason_name(flush.reason);
+    row["reason"] = flush.number > end ? "end" : flush_reason_name(flush.reason);
     row["origin"] = flush.origin;
     row["recorded"] = recorded;
     row["origins"] = flush.origins;

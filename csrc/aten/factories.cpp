@@ -188,12 +188,14 @@ Tensor& set_empty_(Tensor& self) {
   return set_storage_(self, make_storage(0, self.device().index()), 0, {0}, {});
 }
 
-// Host execution is finished when a call returns: no stream can still be using the memory.
 void record_stream(Tensor& self, c10::Stream stream) {
   TORCH_CHECK(stream.device_type() == kHologram, "record_stream: expected a hologram stream, got ",
               stream);
-  check_device(stream.device());
   check_device(self.device());
+  const auto* impl = self.unsafeGetTensorImpl();
+  record_use(
+      impl->has_storage() ? settled_block(impl->unsafe_storage().unsafeGetStorageImpl()) : nullptr,
+      stream);
 }
 
 // Parameters move between the CPU and the device in place: the same Parameter object afterwards.

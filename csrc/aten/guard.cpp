@@ -3,6 +3,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -74,11 +75,11 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override {
     check_stream(stream);
-    return hologram::device(stream.device_index()).idle();
+    return hologram::device(stream.device_index()).lanes().idle(stream.id());
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     check_stream(stream);
-    hologram::device(stream.device_index()).synchronize();
+    hologram::device(stream.device_index()).lanes().synchronize(stream.id());
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     hologram::device(check_device(index)).synchronize();
@@ -126,15 +127,8 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
       return static_cast<hologram::Event*>(start)->elapsed_ms(*static_cast<hologram::Event*>(end));
     });
   }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream& stream) const override {
-    check_stream(stream);
-  }
-
- private:
-  static void check_stream(const c10::Stream& stream) {
-    const auto index = check_device(stream.device());
-    TORCH_CHECK(hologram::device(index).streams().valid(stream.id()),
-                "hologram:", static_cast<int>(index), " has no stream with id ", stream.id());
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    record_use(block_of(data), stream);
   }
 };
 

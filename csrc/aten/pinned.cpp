@@ -100,12 +100,14 @@ struct PinnedImpl final : at::CachingHostAllocatorImpl<c10::Stream, Fence> {
   }
   // What uses the memory has been enqueued already.
   void record_stream(std::optional<std::vector<Fence>>& fences, c10::Stream stream) override {
-    Queue& queue = hologram::device(stream.device_index()).queue();
+    Queue& queue = *hologram::device(stream.device_index()).lanes().of(stream.id()).queue;
     fences->push_back({&queue, queue.last()});
   }
   bool query_event(Fence& fence) override { return !fence.outstanding(); }
   c10::Stream get_current_stream() const override {
-    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kHologram, aten::current_device()));
+    const auto device = aten::current_device();
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kHologram, device),
+                       hologram::current_stream(device));
   }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 };

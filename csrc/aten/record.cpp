@@ -453,7 +453,7 @@ bool prepare_alike(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* ou
     if (written == nullptr) return false;
     if (!truth) stored = *dtype;
   }
-  prepared.window = &hologram::device(model->device().index()).window();
+  prepared.window = &current_window(model->device().index());
   prepared.dtype = *dtype;
   prepared.space.count = model->numel();
   if (out == nullptr) {
@@ -575,7 +575,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
   if (space.count == 0) {
     return false;
   }
-  Window& window = hologram::device(*device).window();
+  Window& window = current_window(*device);
   const Sizes whole = space.sizes;
   if (out != nullptr) {
     const auto* o = out->unsafeGetTensorImpl();
@@ -706,7 +706,7 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
     }
     operands.in[1] = dense_view(other, b, *dtype);
   }
-  Window& window = hologram::device(a->device().index()).window();
+  Window& window = current_window(a->device().index());
   if (out == nullptr) {
     *fresh = make_result(window, a->sizes(), x.scalar_type(), a->device().index());
     out = fresh;
@@ -951,7 +951,7 @@ Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
     }
     *views++ = dense_view(block, impl, *dtype);
   }
-  return &hologram::device(first->device().index()).window();
+  return &current_window(first->device().index());
 }
 
 bool record_fill(const Tensor& out, const at::Scalar& value) {
@@ -968,7 +968,7 @@ bool record_fill(const Tensor& out, const at::Scalar& value) {
                           {},
                           dense_view(block_of(o->storage().data_ptr()), o, *dtype),
                           {immediate(immediate_bits(value, *dtype, false), *dtype), {}, {}}};
-  Window& window = hologram::device(o->device().index()).window();
+  Window& window = current_window(o->device().index());
   window.record(operands);
   run_if_shared(window, {&operands.out, 1});
   return true;
@@ -996,7 +996,7 @@ bool record_copy(const Tensor& out, const Tensor& src) {
                           {},
                           dense_view(written, o, *to),
                           {dense_view(read, s, *from), {}, {}}};
-  Window& window = hologram::device(o->device().index()).window();
+  Window& window = current_window(o->device().index());
   window.record(operands);
   run_if_shared(window, {&operands.out, 1});
   run_if_shared(window, {operands.in.data(), 1});

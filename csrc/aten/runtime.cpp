@@ -44,14 +44,16 @@ struct HologramAllocator final : c10::DeviceAllocator {
       std::memcpy(dest, src, count);
     } else {
       device->synchronize();
-      device->queue().wait(device->queue().copy(dest, src, count, Direction::on_device));
+      Queue& queue = *device->lanes().first().queue;
+      queue.wait(queue.copy(dest, src, count, Direction::on_device));
     }
   }
 
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t) override { empty_caches(); }
-  // Execution is in program order on the host: memory freed after a use was issued is free.
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    record_use(block_of(data), stream);
+  }
 
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const auto stats = device_memory(check_device(index)).stats();
@@ -96,7 +98,7 @@ MemoryPool& device_memory(c10::DeviceIndex index) {
 void empty_caches() {
   for (int index = 0; index < device_count(); ++index) {
     if (Device* const used = device_if_used(index)) {
-      used->window().flush(FlushReason::memory);  // it holds blocks that tensors have freed
+      used->lanes().flush(FlushReason::memory);  // it holds blocks that tensors have freed
       used->memory().trim();
       used->drop_plans();
     }
@@ -132,6 +134,12 @@ c10::DeviceIndex check_device(c10::DeviceIndex index) {
                 " is out of range: ", device_count(), " device(s) available");
   }
   return index;
+}
+
+void check_stream(const c10::Stream& stream) {
+  const auto index = check_device(stream.device());
+  TORCH_CHECK(hologram::device(index).streams().valid(stream.id()),
+              "hologram:", static_cast<int>(index), " has no stream with id ", stream.id());
 }
 
 c10::DeviceIndex check_device(std::optional<c10::Device> device) {

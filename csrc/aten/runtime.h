@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include "atlas/memory.h"
 
@@ -25,6 +26,9 @@ c10::Allocator* device_allocator();
 // means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex index);
 c10::DeviceIndex check_device(std::optional<c10::Device> device);
+
+// Throws c10::Error for a stream that is of no device, or that its device has not made.
+void check_stream(const c10::Stream& stream);
 
 c10::DeviceIndex current_device();
 

@@ -23,14 +23,10 @@ char* at_offset(c10::StorageImpl* storage, size_t offset) {
 void transfer(Block& block, void* to, const void* from, size_t nbytes, Direction direction,
               Until until) {
   Window::submit(block);
-  Queue& queue = device(block.device).queue();
+  Queue& queue = queue_after(block, block.device);
   const Ticket ticket = queue.copy(to, from, nbytes, direction);
-  if (until == Until::done) {
-    queue.wait(ticket);
-  } else {
-    block.queue = &queue;
-    block.ticket.store(ticket, std::memory_order_release);
-  }
+  block.last_use.store({&queue, ticket});
+  if (until == Until::done) queue.wait(ticket);
 }
 
 bool is_host_addressable(const Block& block) {
@@ -79,8 +75,9 @@ void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, cons
 }
 
 void keep_until_done(const c10::DataPtr& pinned, c10::Device device) {
-  pinned_host_allocator().record_event(pinned.get(), pinned.get_context(),
-                                       c10::Stream(c10::Stream::DEFAULT, device));
+  pinned_host_allocator().record_event(
+      pinned.get(), pinned.get_context(),
+      c10::Stream(c10::Stream::UNSAFE, device, current_stream(device.index())));
 }
 
 void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from,
@@ -96,10 +93,13 @@ void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from
     read_storage(from, from_offset, nbytes, at_offset(to, to_offset));
   } else if (read->device == written->device) {
     Window::submit(*read);
+    Window::submit(*written);
+    if (const Fence last = read->last_use.load(); last.outstanding()) {
+      queue_after(*written, written->device).wait_for(last);
+    }
     transfer(*written, at_offset(to, to_offset), at_offset(from, from_offset), nbytes,
              Direction::on_device, Until::enqueued);
-    read->queue = written->queue;
-    read->ticket.store(written->ticket.load(std::memory_order_relaxed), std::memory_order_release);
+    read->last_use.store(written->last_use.load());
   } else {
     std::vector<char> staged(nbytes);
     read_storage(from, from_offset, nbytes, staged.data());

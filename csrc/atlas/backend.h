@@ -52,7 +52,8 @@ class Backend : public PlanCompiler {
   // Gives it back with the size it was asked with. Thread-safe.
   virtual void free_host(void* data, size_t) noexcept { std::free(data); }
 
-  // A queue that is idle. The backend outlives it.
+  // A queue that is idle. The backend outlives it. A device that is asynchronous has one for each
+  // stream in use, any other only one.
   virtual std::unique_ptr<Queue> make_queue() = 0;
 
   // For the backend's queues.

@@ -23,20 +23,16 @@ struct BlockState {
 
   char* data = nullptr;
   size_t bytes = 0;
-  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one.
+  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one. Of
+  // the windows of a device only one has the block in a program that is not submitted.
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
   // Of the last submission that touches the memory and was not finished at once, also in the name
-  // of an earlier block; on `queue`, which is valid where the ticket is not 0.
-  std::atomic<Ticket> ticket{0};
-  Queue* queue = nullptr;
+  // of an earlier block. All earlier ones come before it, those of other queues too.
+  SharedFence last_use;
   uint16_t slot = 0;
   int32_t last_access = -1;  // of that program to the block
   int32_t crowd = -1;        // where its accesses are found once they are many
-  Fence fence() const noexcept {
-    const Ticket last = ticket.load(std::memory_order_acquire);
-    return {last != 0 ? queue : nullptr, last};
-  }
   // Allocated while the window's program of this number was open.
   static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;

@@ -34,22 +34,11 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
     : index_(index),
       backend_(std::move(backend)),
       memory_(*backend_, memory_limit),
-      queue_(backend_->make_queue()),
       plans_(*backend_),
-      window_(plans_, *queue_, memory_) {}
-
-void Device::synchronize() {
-  window_.flush(FlushReason::synchronize);
-  queue_->wait(queue_->last());
-}
-
-bool Device::idle() {
-  if (properties().asynchronous) window_.flush(FlushReason::synchronize);
-  return queue_->done(queue_->last());
-}
+      lanes_(*backend_, plans_, memory_) {}
 
 void Device::drop_plans() {
-  window_.drop_plan();
+  lanes_.drop_plans();
   plans_.clear();
 }
 
@@ -106,11 +95,19 @@ int exchange_current_device(int index) {
   return before;
 }
 
+Queue& queue_after(const BlockState& block, int index) {
+  Queue& queue = *current_lane(index).queue;
+  if (const Fence last = block.last_use.load(); last.queue != &queue && last.outstanding()) {
+    queue.wait_for(last);
+  }
+  return queue;
+}
+
 void lock_devices_for_fork() noexcept {
   making.lock();
   for (auto& slot : devices) {
     if (Device* made = slot.load(std::memory_order_acquire)) {
-      made->window().lock_for_fork();
+      made->lanes().lock_for_fork();
       made->plans().lock_for_fork();
       made->memory().lock_for_fork();
     }
@@ -122,7 +119,7 @@ void unlock_devices_after_fork() noexcept {
     if (Device* made = slot.load(std::memory_order_acquire)) {
       made->memory().unlock_after_fork();
       made->plans().unlock_after_fork();
-      made->window().unlock_after_fork();
+      made->lanes().unlock_after_fork();
     }
   }
   making.unlock();

@@ -10,11 +10,10 @@
 
 #include "atlas/backend.h"
 #include "atlas/error.h"
+#include "atlas/lanes.h"
 #include "atlas/memory.h"
 #include "atlas/plan_cache.h"
-#include "atlas/queue.h"
 #include "atlas/stream.h"
-#include "atlas/window.h"
 
 namespace hologram {
 
@@ -27,19 +26,17 @@ class Device {
   int index() const noexcept { return index_; }
   const DeviceProperties& properties() const noexcept { return backend_->properties(); }
   MemoryPool& memory() noexcept { return memory_; }
-  // Of all streams: what is recorded runs in program order, which is every stream's order too.
-  Window& window() noexcept { return window_; }
   PlanCache& plans() noexcept { return plans_; }
   Backend& backend() noexcept { return *backend_; }
-  Queue& queue() noexcept { return *queue_; }
+  Lanes& lanes() noexcept { return lanes_; }
   StreamTable& streams() noexcept { return streams_; }
 
-  // Returns when all work queued on any stream of the device is done.
-  void synchronize();
+  // Of a stream of the device. Throws what making a queue does.
+  Window& window(StreamId stream) { return lanes_.of(stream).window; }
+  Queue& queue(StreamId stream) { return *lanes_.of(stream).queue; }
 
-  // Whether all work queued on any stream is done; never waits for it. On an asynchronous device
-  // what is recorded is submitted first, so that asking again gets an answer in the end.
-  bool idle();
+  // Returns when all work queued on any stream is done.
+  void synchronize() { lanes_.synchronize(); }
 
   // Gives back the memory of all plans.
   void drop_plans();
@@ -53,9 +50,8 @@ class Device {
   int index_;
   std::unique_ptr<Backend> backend_;
   MemoryPool memory_;
-  std::unique_ptr<Queue> queue_;
   PlanCache plans_;
-  Window window_;
+  Lanes lanes_;
   StreamTable streams_;
 };
 
@@ -82,6 +78,22 @@ Device* device_owning(const void* pointer) noexcept;
 int current_device() noexcept;
 void set_current_device(int index);
 int exchange_current_device(int index);  // returns the index before
+
+// Of the calling thread's current stream of a device: what it records belongs there. Throws what
+// device() throws.
+inline Lane& current_lane(int index) {
+  Lanes& lanes = device(index).lanes();
+  return lanes.several() ? lanes.of(current_stream(index)) : lanes.first();
+}
+inline Window& current_window(int index) {
+  return current_lane(index).window;
+}
+// Likewise, of the lanes of a device; null where it has one queue for all streams.
+inline Queue* current_queue(Lanes& lanes, int index) {
+  return lanes.several() ? lanes.of(current_stream(index)).queue.get() : nullptr;
+}
+// The queue of what is enqueued for a block now, which comes after the block's last use.
+Queue& queue_after(const BlockState& block, int index);
 
 // Used by the fork guard only: takes and releases the locks of every device in order.
 void lock_devices_for_fork() noexcept;

@@ -31,10 +31,11 @@ void Event::record(int device, StreamId stream) {
   }
   check_stream(device, stream);
   Device& marked = hologram::device(device);
-  marked.window().flush(FlushReason::event);
+  Lane& lane = marked.lanes().of(stream);
+  lane.window.flush(FlushReason::event);
   Mark mark;
   if (enable_timing_) mark.moment = marked.backend().make_moment();
-  mark.fence = {&marked.queue(), marked.queue().record(mark.moment)};
+  mark.fence = {lane.queue.get(), lane.queue->record(mark.moment)};
   {
     const std::lock_guard guard(lock_);
     mark_ = std::move(mark);
@@ -59,10 +60,10 @@ void Event::wait(int device, StreamId stream) const {
   check_stream(device, stream);
   const Fence fence = mark().fence;
   if (!fence.outstanding()) return;
-  Device& waiting = hologram::device(device);
-  if (fence.queue == &waiting.queue()) return;  // what comes later runs later
-  waiting.window().flush(FlushReason::event);   // what came before does not wait
-  waiting.queue().wait_for(fence);
+  Lane& lane = hologram::device(device).lanes().of(stream);
+  if (fence.queue == lane.queue.get()) return;  // what comes later runs later
+  lane.window.flush(FlushReason::event);        // what came before does not wait
+  lane.queue->wait_for(fence);
 }
 
 double Event::elapsed_ms(const Event& end) const {

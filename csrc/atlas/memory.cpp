@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
@@ -66,6 +67,11 @@ void append_block(SegmentInfo& segment, const char* address, size_t size, size_t
   }
 }
 
+// Whether work of a queue that is enqueued now may use memory with this fence.
+bool is_ready(const Fence& fence, const Queue* queue) noexcept {
+  return fence.ticket == 0 || fence.queue == queue || !fence.outstanding();
+}
+
 // What the work before the fence did wrong is for those to hear who wait for its results.
 void wait_until_idle(const Fence& fence) noexcept {
   try {
@@ -95,7 +101,6 @@ struct MemoryPool::Segment {
   size_t* requested;
   std::array<size_t, 4> few{};     // the entries where this is room for them
   std::unique_ptr<size_t[]> many;  // else they are here
-  Fence fence;                     // the last one of a block that came back
   Segment* next = nullptr;
   Segment* previous = nullptr;
 };
@@ -106,6 +111,12 @@ struct MemoryPool::FreeBlock {
   Fence fence{};
 };
 
+struct MemoryPool::Late {
+  void* data;
+  Fences fences;
+  Late* next = nullptr;
+};
+
 struct MemoryPool::SizeClass {
   size_t capacity = 0;  // bytes of a block
   size_t segment_bytes = 0;
@@ -113,9 +124,34 @@ struct MemoryPool::SizeClass {
   int shift = 0;
   size_t blocks = 0;            // in all segments of the class
   std::vector<FreeBlock> free;  // a stack with room for every block, so that a free never allocates
+  size_t fenced = 0;            // of the free ones
   Segment* carving = nullptr;   // segment whose tail has not been handed out yet
 
   bool large() const noexcept { return blocks_per_segment == 1; }
+
+  // Puts a block on top that is ready for the queue, or is any where that is null. False where
+  // there is none among the first few.
+  bool find_free(const Queue* queue) noexcept {
+    return !free.empty() && (fenced == 0 || queue == nullptr || find_ready(queue));
+  }
+
+ private:
+  // Its own first, so that queues that take turns do not end up with one another's: then each would
+  // need new memory in the end.
+  [[gnu::noinline]] bool find_ready(const Queue* queue) noexcept {
+    return find(64, [&](const Fence& fence) { return fence.queue == queue; }) ||
+           find(16, [&](const Fence& fence) { return is_ready(fence, queue); });
+  }
+  template <class Suits>
+  bool find(ptrdiff_t most, Suits&& suits) noexcept {
+    const auto end = free.end(), last = end - std::min(most, std::ssize(free));
+    for (auto it = end; it != last;) {
+      if (!suits((--it)->fence)) continue;
+      std::rotate(it, it + 1, end);
+      return true;
+    }
+    return false;
+  }
 };
 
 // Which segment covers an address: a two-level table over the 1 MiB units of a 48-bit address
@@ -190,6 +226,10 @@ MemoryPool::MemoryPool(Backend& backend, size_t limit)
 }
 
 MemoryPool::~MemoryPool() {
+  while (Late* late = late_) {
+    late_ = late->next;
+    delete late;
+  }
   if (boundary_.attached()) backend_.free_segment(boundary_.detach(), kBoundaryBytes);
   while (Segment* segment = segments_) {
     segments_ = segment->next;
@@ -237,13 +277,15 @@ void MemoryPool::count_segment_end(PoolCounters& pool, size_t nbytes) noexcept {
   ++num_device_free_;
 }
 
-// Hands out a block of the class if it has one, to count as so many bytes. Callers hold lock_.
-inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted,
+// Hands out a block of the class if it has one that is ready for the queue, to count as so many
+// bytes. Callers hold lock_.
+inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted, const Queue* queue,
                              Allocation& block) noexcept {
   FreeBlock found;
-  if (!cls.free.empty()) {
+  if (cls.find_free(queue)) {
     found = cls.free.back();
     cls.free.pop_back();
+    cls.fenced -= found.fence.ticket != 0;
   } else if (Segment* segment = cls.carving) {
     found = {segment->base + segment->carved * cls.capacity, segment};
     if (++segment->carved == cls.blocks_per_segment) cls.carving = nullptr;
@@ -260,18 +302,24 @@ inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted,
 }
 
 // Hands out an idle block of the next so many classes. Callers hold lock_.
-bool MemoryPool::take_larger(const SizeClass& cls, int classes, size_t nbytes,
+bool MemoryPool::take_larger(const SizeClass& cls, int classes, size_t nbytes, const Queue* queue,
                              Allocation& block) noexcept {
   const auto first = static_cast<int>(&cls - classes_.get()) + 1;
   for (int i = first; i < std::min(first + classes, kClassCount); ++i) {
     SizeClass& larger = classes_[static_cast<size_t>(i)];
-    if (take(larger, nbytes, larger.large() ? cls.capacity : larger.capacity, block)) return true;
+    const size_t counted = larger.large() ? cls.capacity : larger.capacity;
+    if (take(larger, nbytes, counted, queue, block)) return true;
   }
   return false;
 }
 
-// Hands out a block of the boundary pool if it has one. Callers hold lock_.
-inline bool MemoryPool::take_boundary(size_t nbytes, Allocation& block) noexcept {
+// Hands out a block of the boundary pool if it has one and serves the queue. Callers hold lock_.
+inline bool MemoryPool::take_boundary(size_t nbytes, const Queue* queue,
+                                      Allocation& block) noexcept {
+  if (boundary_fence_.ticket != 0 && queue != nullptr && !is_ready(boundary_fence_, queue))
+      [[unlikely]] {
+    return false;
+  }
   char* const data = boundary_.allocate(nbytes);
   if (data == nullptr) return false;
   block = {data, boundary_capacity(nbytes), boundary_fence_};
@@ -279,20 +327,35 @@ inline bool MemoryPool::take_boundary(size_t nbytes, Allocation& block) noexcept
   return true;
 }
 
-Allocation MemoryPool::allocate(size_t nbytes) {
+Allocation MemoryPool::allocate(size_t nbytes, const Queue* queue) {
   if (nbytes == 0) return {};
   if (nbytes <= kLargestRequest) {
     Allocation block;
     SizeClass* cls;
     {
       const std::lock_guard guard(lock_);
-      if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, block)) return block;
+      if (late_ != nullptr) [[unlikely]]
+        look_at_late();
+      if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return block;
       cls = &classes_[static_cast<size_t>(class_of(nbytes))];
-      if (take(*cls, nbytes, cls->capacity, block)) return block;
+      if (take(*cls, nbytes, cls->capacity, queue, block)) return block;
     }
-    if (grow(*cls, nbytes, block)) return block;
+    if (grow(*cls, nbytes, queue, block)) return block;
   }
   refuse(nbytes);
+}
+
+void* MemoryPool::allocate_scratch(size_t bytes, Queue& queue) {
+  const Allocation taken = allocate(bytes, &queue);
+  if (!is_ready(taken.fence, &queue)) [[unlikely]] {
+    try {
+      queue.wait_for(taken.fence);
+    } catch (...) {
+      deallocate(taken);
+      throw;
+    }
+  }
+  return taken.data;
 }
 
 void MemoryPool::refuse(size_t nbytes) {
@@ -310,6 +373,11 @@ void MemoryPool::refuse(size_t nbytes) {
 // Takes a block back; where there is none at `data`, says so and changes nothing.
 [[gnu::always_inline]] inline const char* MemoryPool::give_back(void* data, Fence fence) noexcept {
   const std::lock_guard guard(lock_);
+  return give_back_under_lock(data, fence);
+}
+
+[[gnu::always_inline]] inline const char* MemoryPool::give_back_under_lock(void* data,
+                                                                           Fence fence) noexcept {
   if (boundary_.contains(data)) {
     const bool retired = boundary_retired_ != 0 && boundary_.is_retired(data);
     const size_t nbytes = boundary_.deallocate(data);
@@ -320,7 +388,8 @@ void MemoryPool::refuse(size_t nbytes) {
     } else {
       count_deallocation(boundary_counters_, boundary_capacity(nbytes), nbytes);
     }
-    if (fence.ticket > boundary_fence_.ticket) boundary_fence_ = fence;
+    if (fence.ticket != 0) [[unlikely]]
+      boundary_fence_ = fence;
     return nullptr;
   }
   Segment* segment = map_->find(data);
@@ -337,18 +406,105 @@ void MemoryPool::refuse(size_t nbytes) {
   requested = 0;
   --segment->live;
   cls.free.push_back({start, segment, fence});
-  if (fence.ticket > segment->fence.ticket) segment->fence = fence;
+  cls.fenced += fence.ticket != 0;
   return nullptr;
 }
 
 void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
-  if (const char* complaint = give_back(block.data, block.fence)) die(complaint, block.data);
+  if (block.fence.outstanding()) [[unlikely]] {
+    give_back_unless_late(block.data, block.fence);
+  } else if (const char* complaint = give_back(block.data, {})) {
+    die(complaint, block.data);
+  }
+}
+
+void MemoryPool::deallocate(void* data, Fences fences) noexcept {
+  if (data == nullptr) return;
+  fences.drop_reached();
+  if (fences.size() > 1) {
+    give_back_late(data, std::move(fences));
+  } else {
+    deallocate({data, 0, fences.size() != 0 ? *fences.begin() : Fence{}});
+  }
+}
+
+// Takes back a block that is used up to a fence.
+void MemoryPool::give_back_unless_late(void* data, Fence fence) noexcept {
+  const char* complaint = nullptr;
+  bool late = false;
+  {
+    const std::lock_guard guard(lock_);
+    if (boundary_.contains(data)) {
+      if (fence.queue == boundary_fence_.queue) {
+        fence.ticket = std::max(fence.ticket, boundary_fence_.ticket);
+      } else {
+        late = boundary_fence_.outstanding();
+      }
+    }
+    if (!late) complaint = give_back_under_lock(data, fence);
+  }
+  if (complaint != nullptr) die(complaint, data);
+  if (late) {
+    Fences fences;
+    fences.add(fence);
+    give_back_late(data, std::move(fences));
+  }
+}
+
+void MemoryPool::give_back_late(void* data, Fences fences) noexcept {
+  auto* const late = new (std::nothrow) Late{data, std::move(fences)};
+  if (late == nullptr) {
+    for (const Fence& fence : fences) wait_until_idle(fence);
+    if (const char* complaint = give_back(data, {})) die(complaint, data);
+    return;
+  }
+  const std::lock_guard guard(lock_);
+  if (!is_retired(data)) retire_under_lock(data);
+  (last_late_ != nullptr ? last_late_->next : late_) = late;
+  last_late_ = late;
+}
+
+// Takes back what has been late, if it is among the next few. Callers hold lock_.
+void MemoryPool::look_at_late() noexcept {
+  constexpr int kLookedAt = 4;
+  for (int i = 0; i < kLookedAt && late_ != nullptr; ++i) {
+    Late* const late = std::exchange(late_, late_->next);
+    if (late_ == nullptr) last_late_ = nullptr;
+    late->fences.drop_reached();
+    if (late->fences.size() != 0) {
+      late->next = nullptr;
+      (last_late_ != nullptr ? last_late_->next : late_) = late;
+      last_late_ = late;
+    } else {
+      if (const char* complaint = give_back_under_lock(late->data, {})) die(complaint, late->data);
+      delete late;
+    }
+  }
+}
+
+// Takes back all that is late.
+void MemoryPool::wait_for_late() noexcept {
+  Late* first;
+  {
+    const std::lock_guard guard(lock_);
+    first = std::exchange(late_, nullptr);
+    last_late_ = nullptr;
+  }
+  while (first != nullptr) {
+    const std::unique_ptr<Late> late(std::exchange(first, first->next));
+    for (const Fence& fence : late->fences) wait_until_idle(fence);
+    if (const char* complaint = give_back(late->data, {})) die(complaint, late->data);
+  }
 }
 
 void MemoryPool::retire(void* data) noexcept {
   if (data == nullptr) return;  // of a block without bytes
   const std::lock_guard guard(lock_);
+  retire_under_lock(data);
+}
+
+void MemoryPool::retire_under_lock(void* data) noexcept {
   if (boundary_.contains(data)) {
     const size_t nbytes = boundary_.retire(data);
     if (nbytes == 0) die("retired what is no block in use", data);
@@ -365,6 +521,15 @@ void MemoryPool::retire(void* data) noexcept {
   count_deallocation(linear_counters_, segment->counted, requested);
   retired_bytes_ += static_cast<int64_t>(segment->counted);
   requested |= kRetired;
+}
+
+// Of a block in use. Callers hold lock_.
+bool MemoryPool::is_retired(const void* data) const noexcept {
+  if (boundary_.contains(data)) return boundary_.is_retired(data);
+  const Segment* segment = map_->find(data);
+  if (segment == nullptr) return false;
+  const auto offset = static_cast<size_t>(static_cast<const char*>(data) - segment->base);
+  return (segment->requested[offset >> segment->size_class->shift] & kRetired) != 0;
 }
 
 // Whether `data` is where a block of the pool would start, if it is in the pool at all.
@@ -428,6 +593,7 @@ Allocation MemoryPool::allocate_in_class(int class_index, size_t nbytes) {
     }
     const std::lock_guard growing(growth_);
     if (boundary_.attached() || add_boundary()) continue;
+    wait_for_late();
     trim_while_growing();
     if (!add_boundary()) refuse(kBoundaryBytes);
   }
@@ -454,33 +620,37 @@ const void* MemoryPool::boundary_base() const noexcept {
 }
 
 // The slow path of allocate(): false when neither the system nor the cache can serve the request.
-bool MemoryPool::grow(SizeClass& cls, size_t nbytes, Allocation& block) {
+bool MemoryPool::grow(SizeClass& cls, size_t nbytes, const Queue* queue, Allocation& block) {
   const std::lock_guard growing(growth_);
   const bool small = nbytes <= kLargestBoundaryRequest;
+  const auto take_held = [&](const Queue* ready_for) {
+    const std::lock_guard guard(lock_);
+    if (small && take_boundary(nbytes, ready_for, block)) return true;
+    if (take(cls, nbytes, cls.capacity, ready_for, block)) return true;
+    // Its pages are there already, which is worth more than its unused end.
+    return cls.large() && take_larger(cls, kClassesToTwice, nbytes, ready_for, block);
+  };
   bool retried = false;
   while (true) {
-    {
-      // Another thread may have grown the class or freed a block in the meantime.
-      const std::lock_guard guard(lock_);
-      if (small && take_boundary(nbytes, block)) return true;
-      if (take(cls, nbytes, cls.capacity, block)) return true;
-      // Its pages are there already, which is worth more than its unused end.
-      if (cls.large() && take_larger(cls, kClassesToTwice, nbytes, block)) return true;
-    }
+    // Another thread may have grown the class or freed a block in the meantime.
+    if (take_held(queue)) return true;
     if (!retried) {
       const bool pressure =
           cls.segment_bytes >= kPressureCheck && backend_.available_memory() < cls.segment_bytes;
       if (pressure || idle_beyond_need()) trim_while_growing();
     }
     if ((small && add_boundary()) || add_segment(cls)) continue;
+    // Better a queue waits than the host does.
+    if (queue != nullptr && take_held(nullptr)) return true;
     if (retried) {
       const std::lock_guard guard(lock_);
-      return take_larger(cls, kClassCount, nbytes, block);
+      return take_larger(cls, kClassCount, nbytes, nullptr, block);
     }
     {
       const std::lock_guard guard(lock_);
       ++num_alloc_retries_;
     }
+    wait_for_late();
     trim_while_growing();
     retried = true;
   }
@@ -548,6 +718,7 @@ bool MemoryPool::add_segment(SizeClass& cls) {
 
 void MemoryPool::trim() noexcept {
   const std::lock_guard growing(growth_);
+  wait_for_late();
   trim_while_growing();
 }
 
@@ -556,6 +727,8 @@ void MemoryPool::trim_while_growing() noexcept {
   Segment* idle = nullptr;  // singly linked by `next`
   void* idle_boundary = nullptr;
   Fence boundary_fence;
+  Fences fences;  // of the blocks in what goes
+  if (backend_.properties().asynchronous) fences.reserve(64);
   {
     const std::lock_guard guard(lock_);
     if (boundary_.attached() && boundary_counters_.allocation.current() == 0 &&
@@ -566,7 +739,12 @@ void MemoryPool::trim_while_growing() noexcept {
     }
     for (int i = 0; i < kClassCount; ++i) {
       SizeClass& cls = classes_[static_cast<size_t>(i)];
-      std::erase_if(cls.free, [](const FreeBlock& block) { return block.segment->live == 0; });
+      std::erase_if(cls.free, [&](const FreeBlock& block) {
+        if (block.segment->live != 0) return false;
+        fences.add(block.fence);
+        cls.fenced -= block.fence.ticket != 0;
+        return true;
+      });
       if (cls.carving != nullptr && cls.carving->live == 0) cls.carving = nullptr;
     }
     for (Segment *segment = segments_, *next; segment != nullptr; segment = next) {
@@ -585,9 +763,9 @@ void MemoryPool::trim_while_growing() noexcept {
     wait_until_idle(boundary_fence);
     backend_.free_segment(idle_boundary, kBoundaryBytes);
   }
+  for (const Fence& fence : fences) wait_until_idle(fence);
   while (Segment* segment = idle) {
     idle = segment->next;
-    wait_until_idle(segment->fence);
     backend_.free_segment(segment->base, segment->bytes);
     delete segment;
   }
@@ -690,7 +868,10 @@ void MemoryPool::set_limit(size_t bytes) noexcept {
     limit_ = bytes;
     over = static_cast<size_t>(reserved_bytes_.current) > bytes;
   }
-  if (over) trim_while_growing();
+  if (over) {
+    wait_for_late();
+    trim_while_growing();
+  }
 }
 
 size_t MemoryPool::limit() const noexcept {

@@ -24,9 +24,14 @@
 // which makes exact statistics (peaks included) as cheap as plain additions; there are no
 // per-thread caches, so blocks of an exiting thread cannot leak and any thread may free any block.
 //
-// Memory is ordered as the device's queue is: a block that comes back while submitted work uses it
-// has a fence, and is handed out again with it. In the boundary pool all blocks share the last
-// fence, so that a block has no more than its bit.
+// Memory is ordered as queues are: a block that comes back while submitted work uses it has a
+// fence, and is handed out again with it. So it may serve the fence's queue at once; other queues
+// get a block that is ready for them, where there is one or room for one, and else one that they
+// have to wait for. In the boundary pool all blocks share the last fence, so that a block has no
+// more than its bit: it serves one queue at a time, and others take small blocks from the linear
+// pool until that one's fence is reached. A block that does not fit in - of the boundary pool with
+// another queue's fence, or with fences of several queues - is *late*: retired until they are
+// reached.
 #pragma once
 
 #include <array>
@@ -112,16 +117,20 @@ class MemoryPool final : public Scratch {
   static constexpr size_t kLargestBoundaryRequest = kBoundaryClassBytes;
 
   // At least `nbytes` bytes, 64-byte aligned; {nullptr, 0} for nbytes == 0. When the limit or the
-  // system is in the way the cache is given back and the request tried again.
+  // system is in the way the cache is given back and the request tried again. Work of `queue` is to
+  // use it first; with null nothing is known of who will.
   // Throws OutOfMemory.
-  Allocation allocate(size_t nbytes);
+  Allocation allocate(size_t nbytes, const Queue* queue = nullptr);
 
   // Takes back a block of this pool, from any thread; nullptr is ignored and `capacity` is not
   // read. Until the fence is reached the memory stays mapped, and whoever gets it next is told of
   // the fence. Aborts the process on a double free and on a pointer outside the pool.
   void deallocate(Allocation block) noexcept;
 
-  void* allocate_scratch(size_t bytes) override { return allocate(bytes).data; }
+  // The same of a block that several queues may use. Nobody gets it before all fences are reached.
+  void deallocate(void* data, Fences fences) noexcept;
+
+  void* allocate_scratch(size_t bytes, Queue& queue) override;
   void free_scratch(void* memory, Fence fence) noexcept override { deallocate({memory, 0, fence}); }
 
   // Counts a block as freed, which stays in use until deallocate(): its owner is done with it, but
@@ -200,6 +209,7 @@ class MemoryPool final : public Scratch {
   struct Segment;
   struct FreeBlock;
   struct SizeClass;
+  struct Late;
   class SegmentMap;
   // A counter with `current` derived, so that it costs one addition per allocation and per free.
   struct FastCounter {
@@ -230,12 +240,21 @@ class MemoryPool final : public Scratch {
   };
 
   [[noreturn]] void refuse(size_t nbytes);
-  bool take(SizeClass& cls, size_t nbytes, size_t counted, Allocation& block) noexcept;
-  bool take_larger(const SizeClass& cls, int classes, size_t nbytes, Allocation& block) noexcept;
-  bool take_boundary(size_t nbytes, Allocation& block) noexcept;
+  bool take(SizeClass& cls, size_t nbytes, size_t counted, const Queue* queue,
+            Allocation& block) noexcept;
+  bool take_larger(const SizeClass& cls, int classes, size_t nbytes, const Queue* queue,
+                   Allocation& block) noexcept;
+  bool take_boundary(size_t nbytes, const Queue* queue, Allocation& block) noexcept;
   const char* give_back(void* data, Fence fence) noexcept;
+  const char* give_back_under_lock(void* data, Fence fence) noexcept;
+  void give_back_unless_late(void* data, Fence fence) noexcept;
+  void give_back_late(void* data, Fences fences) noexcept;
+  void look_at_late() noexcept;
+  void wait_for_late() noexcept;
+  bool is_retired(const void* data) const noexcept;
+  void retire_under_lock(void* data) noexcept;
   bool starts_block(const void* data) const noexcept;
-  bool grow(SizeClass& cls, size_t nbytes, Allocation& block);
+  bool grow(SizeClass& cls, size_t nbytes, const Queue* queue, Allocation& block);
   bool has_room(size_t nbytes) const noexcept;
   bool idle_beyond_need() const noexcept;
   bool add_segment(SizeClass& cls);
@@ -269,6 +288,9 @@ class MemoryPool final : public Scratch {
   std::unique_ptr<SegmentMap> map_;
   BoundaryPool boundary_;
   Fence boundary_fence_;  // the last one of a block that came back
+  // In a list, in the order in which they are looked at.
+  Late* late_ = nullptr;
+  Late* last_late_ = nullptr;
 };
 
 }  // namespace hologram

@@ -7,12 +7,15 @@
 
 namespace hologram {
 
+class Queue;
+
 // Memory for values whose block is gone.
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // For work of the queue that all of it is for. Throws OutOfMemory.
-  virtual void* allocate_scratch(size_t bytes) = 0;
+  // For what is enqueued on `queue` from now on: it waits for whoever may use the memory still.
+  // Throws OutOfMemory.
+  virtual void* allocate_scratch(size_t bytes, Queue& queue) = 0;
   // May be in use up to the fence.
   virtual void free_scratch(void* memory, Fence fence) noexcept = 0;
 };

@@ -61,12 +61,32 @@ uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint1
 
 }  // namespace
 
+uint64_t next_flush_number() noexcept {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
 const char* flush_reason_name(FlushReason reason) noexcept {
   static constexpr const char* names[] = {"read",  "user",     "synchronize", "full",
                                           "eager", "event",    "memory",      "exit",
-                                          "mode",  "exported", "kernel"};
+                                          "mode",  "exported", "kernel",      "stream"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
+}
+
+WindowStats& WindowStats::operator+=(const WindowStats& other) noexcept {
+  recorded += other.recorded;
+  executed += other.executed;
+  failed += other.failed;
+  passes += other.passes;
+  stores_elided += other.stores_elided;
+  plan_hits += other.plan_hits;
+  plan_misses += other.plan_misses;
+  plan_evictions += other.plan_evictions;
+  plan_bytes = std::max(plan_bytes, other.plan_bytes);
+  bytes_moved += other.bytes_moved;
+  for (size_t i = 0; i < flushes.size(); ++i) flushes[i] += other.flushes[i];
+  return *this;
 }
 
 void Window::Open::reserve(size_t instructions) {
@@ -84,8 +104,13 @@ void Window::Open::clear() noexcept {
   origins.clear();
 }
 
-Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch)
-    : plans_(plans), queue_(queue), scratch_(scratch), open_(next_program_number()) {}
+Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* shared)
+    : plans_(plans),
+      queue_(queue),
+      scratch_(scratch),
+      alone_(shared == nullptr),
+      lock_(alone_ ? own_lock_ : *shared),
+      open_(next_program_number()) {}
 
 Window::~Window() = default;
 
@@ -99,7 +124,7 @@ inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
   block->slot = slot;
   block->last_access = -1;
   block->crowd = -1;
-  block->window.store(this, std::memory_order_relaxed);
+  block->window.store(this, std::memory_order_release);
   block->program.store(number, std::memory_order_release);
   return slot;
 }
@@ -294,6 +319,22 @@ inline bool Window::takes(size_t instructions, FloatMode mode) const {
                         current_->program.float_mode == mode));
 }
 
+// A window with a program that touches a block of the instructions and has not been submitted; null
+// where there is none but this.
+Window* Window::pending_elsewhere(std::span<const Operands> list) const {
+  Window* found = nullptr;
+  const auto look_at = [&](const BlockState* block) {
+    if (block == nullptr) return;
+    Window* const window = block->window.load(std::memory_order_relaxed);
+    if (window != nullptr && window != this && window->pending(*block)) found = window;
+  };
+  for (const Operands& operands : list) {
+    look_at(operands.out.block);
+    for (size_t i = 0; i < static_cast<size_t>(operands.arity); ++i) look_at(operands.in[i].block);
+  }
+  return found;
+}
+
 void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
   if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
     hook();
@@ -303,9 +344,14 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
   const FloatMode mode = float_mode();
   while (true) {
     FlushReason reason = FlushReason::full;
+    Window* other = nullptr;
     {
       const std::lock_guard guard(lock_);
-      if (takes(list.size(), mode)) [[likely]] {
+      if (!alone_) [[unlikely]]
+        other = pending_elsewhere(list);
+      if (other != nullptr) [[unlikely]] {
+        reason = FlushReason::stream;
+      } else if (takes(list.size(), mode)) [[likely]] {
         const size_t held = current_->program.code.size();
         current_->program.float_mode = mode;
         if (held + list.size() > current_->room) [[unlikely]]
@@ -318,15 +364,16 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
         break;
+      } else if (current_->program.float_mode != mode) {
+        reason = FlushReason::mode;
       }
-      if (current_->program.float_mode != mode) reason = FlushReason::mode;
     }
     try {
       if (list.size() > kMostInstructions) {
         throw Error(std::to_string(list.size()) + " instructions at once, where a window holds " +
                     std::to_string(kMostInstructions));
       }
-      flush(reason);
+      (other != nullptr ? other : this)->flush(reason);
     } catch (...) {
       for (const BlockState* block : temporaries) delete block;
       throw;
@@ -337,7 +384,7 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
 
 bool Window::keep(BlockState* block) noexcept {
   if (block->program.load(std::memory_order_acquire) == 0) return false;
-  Window& window = *block->window.load(std::memory_order_relaxed);
+  Window& window = *block->window.load(std::memory_order_acquire);
   const std::lock_guard guard(window.lock_);
   if (!window.pending(*block)) return false;
   const bool open = block->program.load(std::memory_order_relaxed) ==
@@ -387,7 +434,8 @@ void Window::flush(FlushReason reason) {
     const Outcome outcome = run(*running_, watcher);
     raised = std::move(frame_.raised);
     if (!origin.empty()) [[unlikely]] {
-      captured_.push_back({reason, std::move(origin), running_->program, running_->origins,
+      captured_.push_back({next_flush_number(), reason, std::move(origin), running_->program,
+                           running_->origins,
                            outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
       captured_.back().program.blocks.clear();
     }
@@ -414,8 +462,7 @@ void Window::flush(FlushReason reason) {
         submitted_.store(outcome.ticket, std::memory_order_release);
         if (outcome.late) [[unlikely]] {
           for (BlockState* const block : running_->program.blocks) {
-            block->queue = &queue_;
-            block->ticket.store(outcome.ticket, std::memory_order_release);
+            block->last_use.store({&queue_, outcome.ticket});
           }
         }
       }
@@ -446,10 +493,43 @@ std::vector<Flushed> Window::end_capture() {
   return std::exchange(captured_, {});
 }
 
-void Window::wait(BlockState& block, Ticket ticket) {
-  block.queue->wait(ticket);
-  // Unless something was submitted meanwhile.
-  block.ticket.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
+void Window::wait(BlockState& block) {
+  const Fence fence = block.last_use.load();
+  fence.wait();
+  // A block that no window has touched may be touched now, under a lock that is not known here.
+  Window* const window = block.window.load(std::memory_order_acquire);
+  if (window == nullptr) return;
+  const std::lock_guard guard(window->lock_);
+  if (block.last_use.load() == fence) block.last_use.clear();
+}
+
+void Window::begin_use(BlockState& block, FlushReason reason) {
+  submit(block, reason);
+  const std::lock_guard running(executing_);
+  const Fence fence = block.last_use.load();
+  if (fence.queue == &queue_ || !fence.outstanding() || waited_for_.covers(fence)) return;
+  queue_.wait_for(fence);
+  waited_for_.add(fence);
+}
+
+void Window::end_use(BlockState& block, Ticket ticket) {
+  const std::lock_guard running(executing_);
+  while (true) {
+    Fence fence;
+    {
+      const std::lock_guard guard(lock_);
+      fence = block.last_use.load();
+      const bool own = fence.queue == &queue_;
+      if (own || fence.ticket == 0 || waited_for_.covers(fence)) {
+        block.last_use.store({&queue_, own ? std::max(fence.ticket, ticket) : ticket});
+        return;
+      }
+    }
+    // Another queue has been given work on the block meanwhile; the fence stands for that, too.
+    queue_.wait_for(fence);
+    waited_for_.add(fence);
+    ticket = queue_.record(nullptr);
+  }
 }
 
 void Window::raise(const BlockState& block) const {
@@ -498,7 +578,7 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
   held_.reserve(plan.scratch.size() + 1);
   for (const uint16_t slot : plan.scratch) {
     try {
-      held_.push(scratch_.allocate_scratch(program.blocks[slot]->bytes));
+      held_.push(scratch_.allocate_scratch(program.blocks[slot]->bytes, queue_));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       unwritable[slot] = std::make_shared<const Failure>(Failure{
@@ -509,7 +589,7 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
   }
   if (const size_t bytes = discarded_bytes(plan, program); bytes != 0) {
     try {
-      held_.push(scratch_.allocate_scratch(bytes));
+      held_.push(scratch_.allocate_scratch(bytes, queue_));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       for (const auto& turn : plan.discarded) {
@@ -524,8 +604,35 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
       complete = false;
     }
   }
-  if (!complete) release_scratch({});
+  if (!complete) release_scratch(fence_behind_all());
   return complete;
+}
+
+// For memory that came from the pool and was not used: whoever had it before may still use it, and
+// the queue waits for that.
+Fence Window::fence_behind_all() noexcept {
+  try {
+    const Fence fence{&queue_, queue_.record(nullptr)};
+    return fence.outstanding() ? fence : Fence{};
+  } catch (const std::exception&) {
+    return {&queue_, queue_.last()};
+  }
+}
+
+// Before a program is submitted: other queues may still use its memory.
+void Window::wait_for_other_queues(const Program& program) {
+  fences_.clear();
+  for (size_t i = 0; i < program.blocks.size(); ++i) {
+    const SlotKey& slot = program.slots[i];
+    if (!slot.live && slot.inside) continue;  // what was its memory is not touched
+    const Fence fence = program.blocks[i]->last_use.load();
+    if (fence.queue != &queue_ && fence.outstanding()) fences_.add(fence);
+  }
+  for (const Fence& fence : fences_) {
+    if (waited_for_.covers(fence)) continue;
+    queue_.wait_for(fence);
+    waited_for_.add(fence);
+  }
 }
 
 void Window::release_scratch(Fence fence) noexcept {
@@ -555,6 +662,8 @@ Window::Outcome Window::run(Open& open, Watcher* watcher) {
         find_bases(compiled_->plan, program);
         frame_.begin(compiled_->plan, compiled_->traversals, program, watcher, std::move(missing));
         outcome.compiled = compiled_.get();
+        if (!alone_) [[unlikely]]
+          wait_for_other_queues(program);
         outcome.ticket = queue_.submit(compiled_, frame_);
         break;
       }
@@ -578,14 +687,18 @@ Window::Outcome Window::run(Open& open, Watcher* watcher) {
     }
   }
   outcome.late = outcome.ticket != 0 && !queue_.done(outcome.ticket);
-  release_scratch(outcome.late ? Fence{&queue_, outcome.ticket} : Fence{});
+  if (!held_.empty()) {
+    release_scratch(outcome.late          ? Fence{&queue_, outcome.ticket}
+                    : outcome.ticket != 0 ? Fence{}
+                                          : fence_behind_all());
+  }
   return outcome;
 }
 
 // Whether values of a block are missing. Only now is this known: blocks fail as programs run, also
 // while this one was recorded.
 bool Window::touches_failed(const Program& program) const noexcept {
-  return failures_ && std::ranges::any_of(program.blocks, [](const BlockState* block) {
+  return (failures_ || !alone_) && std::ranges::any_of(program.blocks, [](const BlockState* block) {
            return block->failed.load(std::memory_order_relaxed);
          });
 }
@@ -649,18 +762,12 @@ void Window::reset_stats() {
 }
 
 void Window::lock_for_fork() noexcept {
-  try {
-    flush(FlushReason::exit);
-    submitted().wait();
-  } catch (...) {
-    // What could not run raises where it is read.
-  }
   executing_.lock();
-  lock_.lock();
+  if (alone_) lock_.lock();
 }
 
 void Window::unlock_after_fork() noexcept {
-  lock_.unlock();
+  if (alone_) lock_.unlock();
   executing_.unlock();
 }
 

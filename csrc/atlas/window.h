@@ -6,7 +6,12 @@
 // Locks. `lock_` guards the open program and what Blocks say about it; it is held for nanoseconds,
 // and under it nothing is called that could wait, allocate device memory or run foreign code.
 // `executing_` is held by the thread that runs a program; it is taken before `lock_`, never after.
-// A thread never holds the locks of two windows.
+// A thread never runs the programs of two windows at once.
+//
+// Windows of one device (atlas/lanes.h) have one `lock_`, so that it guards all that Blocks say. A
+// block waits in one of them at most: the others have that one flushed before they record it. So
+// what touches a block is submitted in the order in which it was recorded, and each window has its
+// queue wait for what another queue was given before of the same memory.
 //
 // Blocks. The window refers to blocks of memory, never to tensors. A block that is freed while the
 // open program touches it stays with the window until the program has run; if it was allocated
@@ -39,6 +44,9 @@
 
 namespace hologram {
 
+// Grows with each call, and from flush to flush of all windows.
+uint64_t next_flush_number() noexcept;
+
 enum class FlushReason : uint8_t {
   read,  // something outside the stream touches a block of the program
   user,  // torch.hologram.flush()
@@ -51,8 +59,9 @@ enum class FlushReason : uint8_t {
   mode,      // a thread records that treats denormal floats in another way
   exported,  // an instruction touches memory that somebody else may look at
   kernel,    // a vendor's kernel touches a block of the program, and is launched after it
+  stream,    // another stream has to do with a block of the program
 };
-inline constexpr int kFlushReasons = 11;
+inline constexpr int kFlushReasons = 12;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {
@@ -65,10 +74,14 @@ struct WindowStats {
   uint64_t plan_bytes = 0;   // that the cache of plans holds now
   uint64_t bytes_moved = 0;  // loaded and stored by the groups
   std::array<uint64_t, kFlushReasons> flushes{};
+
+  // Of two windows of a device, whose plans are the same ones.
+  WindowStats& operator+=(const WindowStats& other) noexcept;
 };
 
 // A program that was flushed, for people to look at.
 struct Flushed {
+  uint64_t number;  // next_flush_number()
   FlushReason reason;
   std::string origin;                // where the flush came from
   Program program;                   // what was executed of it; without its blocks
@@ -112,8 +125,9 @@ class Window {
   static void set_keeping(bool on) noexcept { keeping_.store(on, std::memory_order_relaxed); }
   static bool keeping() noexcept { return keeping_.load(std::memory_order_relaxed); }
 
-  // All three outlive it. Programs run on `queue`, with plans out of `plans`.
-  Window(PlanCache& plans, Queue& queue, Scratch& scratch);
+  // All outlive it. Programs run on `queue`, with plans out of `plans`. `shared` is the lock of all
+  // windows of the device, null where there is no other.
+  Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* shared = nullptr);
   ~Window();
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
@@ -149,10 +163,10 @@ class Window {
   void start_capture();
   std::vector<Flushed> end_capture();
 
-  // Appends instructions, all or none, at most kMostInstructions. Blocks pending in another window
-  // must have been synchronised before. `temporaries` are blocks without memory (kBornInside) for
-  // values that only these instructions use; the window destroys them. Flushes when the window is
-  // full, or was recorded in another FloatMode than the calling thread's, and throws then, with
+  // Appends instructions, all or none, at most kMostInstructions. `temporaries` are blocks without
+  // memory (kBornInside) for values that only these instructions use; the window destroys them.
+  // Flushes when the window is full, or was recorded in another FloatMode than the calling
+  // thread's, and flushes another window in which one of the blocks is pending; throws then, with
   // nothing appended, what that flush does.
   void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
   void record(const Operands& operands) { record({&operands, 1}); }
@@ -165,10 +179,10 @@ class Window {
   // on the queue.
   void flush(FlushReason reason);
 
-  // Every record() that began before has ended when this returns, and every later one sees what the
-  // caller has done before it. So where one thread declares memory shared, calls this and then
-  // synchronises, and others look whether memory is shared after they have recorded, no instruction
-  // on shared memory is left waiting.
+  // Every record() of the device that began before has ended when this returns, and every later one
+  // sees what the caller has done before it. So where one thread declares memory shared, calls this
+  // and then synchronises, and others look whether memory is shared after they have recorded, no
+  // instruction on shared memory is left waiting.
   void fence() noexcept { const std::lock_guard guard(lock_); }
 
   bool pending(const BlockState& block) const noexcept {
@@ -183,7 +197,8 @@ class Window {
   // the queue on return.
   static void submit(BlockState& block, FlushReason reason = FlushReason::read) {
     if (block.program.load(std::memory_order_acquire) == 0) return;
-    Window* window = block.window.load(std::memory_order_relaxed);
+    // If it moves from one window to the next meanwhile, the one before has been flushed.
+    Window* window = block.window.load(std::memory_order_acquire);
     if (window->pending(block)) window->flush(reason);
   }
 
@@ -192,9 +207,8 @@ class Window {
   // Queue::wait does.
   static void finish(BlockState& block, FlushReason reason = FlushReason::read) {
     submit(block, reason);
-    if (const Ticket ticket = block.ticket.load(std::memory_order_acquire); ticket != 0)
-        [[unlikely]]
-      wait(block, ticket);
+    if (!block.last_use.empty()) [[unlikely]]
+      wait(block);
     check(block);
   }
 
@@ -203,6 +217,12 @@ class Window {
     if (block.failed.load(std::memory_order_acquire)) [[unlikely]]
       block.window.load(std::memory_order_relaxed)->raise(block);
   }
+
+  // Work on a block that the queue is given beside programs, such as a copy. Before it: what is
+  // recorded on the block is submitted, and the queue waits for other queues that use it.
+  void begin_use(BlockState& block, FlushReason reason = FlushReason::read);
+  // After it, with its ticket.
+  void end_use(BlockState& block, Ticket ticket);
 
   // Up to what was submitted last.
   Fence submitted() const noexcept { return {&queue_, submitted_.load(std::memory_order_acquire)}; }
@@ -213,7 +233,8 @@ class Window {
   void drop_plan();
   bool empty() const noexcept { return empty_.load(std::memory_order_relaxed); }
 
-  // Used by the fork guard only.
+  // Used by the fork guard only, with nothing recorded if that can be helped. A lock that windows
+  // share is the caller's.
   void lock_for_fork() noexcept;
   void unlock_after_fork() noexcept;
 
@@ -235,6 +256,7 @@ class Window {
   void append(const Operands& operands, uint64_t number);
   uint16_t slot_of(BlockState* block, uint64_t number);
   bool takes(size_t instructions, FloatMode mode) const;
+  Window* pending_elsewhere(std::span<const Operands> list) const;
   uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
                      bool written);
   uint16_t another_access(const View& view, uint64_t key, bool written);
@@ -248,7 +270,7 @@ class Window {
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
-  static void wait(BlockState& block, Ticket ticket);
+  static void wait(BlockState& block);
   void raise(const BlockState& block) const;
 
   struct Outcome {
@@ -261,6 +283,8 @@ class Window {
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
   void release_scratch(Fence fence) noexcept;
+  Fence fence_behind_all() noexcept;
+  void wait_for_other_queues(const Program& program);
   bool touches_failed(const Program& program) const noexcept;
   static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
   void find_bases(const Plan& plan, const Program& program);
@@ -278,7 +302,9 @@ class Window {
   PlanCache& plans_;
   Queue& queue_;
   Scratch& scratch_;
-  mutable SpinLock lock_;
+  const bool alone_;  // there is no other window of the device
+  mutable SpinLock own_lock_;
+  SpinLock& lock_;  // own_lock_ or what is shared
   std::mutex executing_;
   std::atomic<uint64_t> open_;     // number of the open program
   std::atomic<uint64_t> done_{0};  // number of the last program that was submitted
@@ -292,9 +318,11 @@ class Window {
   // Guarded by executing_.
   std::shared_ptr<const Compiled> compiled_;  // of the last program
   WindowStats run_;                           // of the program that is running
-  bool failures_ = false;                     // some block has failed
+  bool failures_ = false;                     // some block has failed in this window
   Frame frame_;                               // kept, so that a flush allocates nothing
   Column<void*> held_;                        // scratch of the run
+  Fences fences_;                             // that the run waits for
+  Fences waited_for_;                         // by the queue, for earlier ones
   std::vector<Flushed> captured_;
   std::vector<uint16_t> found_;  // of an AccessIndex; kept. Guarded by lock_
 

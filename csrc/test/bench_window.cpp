@@ -32,7 +32,7 @@ uint64_t now() noexcept {
 }
 
 struct Heap : Scratch {
-  void* allocate_scratch(size_t bytes) override { return std::malloc(bytes); }
+  void* allocate_scratch(size_t bytes, Queue&) override { return std::malloc(bytes); }
   void free_scratch(void* memory, Fence) noexcept override { std::free(memory); }
 };
 

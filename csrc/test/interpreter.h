@@ -89,7 +89,13 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
   Ticket record(std::shared_ptr<Moment>) override {
     return late() ? push([] {}) : ++last_;
   }
-  void wait_for(const Fence& fence) override { fence.wait(); }
+  void wait_for(const Fence& fence) override {
+    if (late()) {
+      push([fence] { fence.wait(); });
+    } else {
+      fence.wait();
+    }
+  }
   Ticket last() noexcept override { return last_.load(std::memory_order_acquire); }
   bool done(Ticket ticket) noexcept override {
     return !late() || finished_.load(std::memory_order_acquire) >= ticket;
@@ -99,7 +105,7 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
     changed_.wait(lock, [&] { return done(ticket); });
   }
 
-  void* allocate_scratch(size_t bytes) override { return ::operator new(bytes); }
+  void* allocate_scratch(size_t bytes, Queue&) override { return ::operator new(bytes); }
   void free_scratch(void* memory, Fence fence) noexcept override {
     if (fence.outstanding()) {
       push([memory] { ::operator delete(memory); });

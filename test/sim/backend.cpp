@@ -79,7 +79,7 @@ class Backend final : public hologram::Backend {
     return std::make_unique<cpu::Code>(plan);
   }
   std::unique_ptr<hologram::Queue> make_queue() override {
-    const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_;
+    const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_ + 100 * queues_++;
     return std::make_unique<Queue>(QueueOptions{
         .device = properties_.name,
         .own_memory = !properties_.host_addressable,
@@ -95,6 +95,7 @@ class Backend final : public hologram::Backend {
  private:
   int ordinal_;
   std::atomic<int> segments_{0};
+  std::atomic<int> queues_{0};
   DeviceProperties properties_;
 };
 

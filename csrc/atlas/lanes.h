@@ -1,0 +1,119 @@
+// Lanes: for each stream of an asynchronous device a queue, and a window of what is recorded for
+// it.
+//
+// A lane is made when its stream is first used. On a synchronous device all streams share the first
+// one: what is recorded runs in program order, which is every stream's order too.
+//
+// Streams are never forgotten, so that there may be any number of them: the first kPerPriority of a
+// priority have lanes of their own, which those that come later share in turn. That orders more
+// than was asked for, and nothing otherwise.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "atlas/backend.h"
+#include "atlas/plan_cache.h"
+#include "atlas/queue.h"
+#include "atlas/scratch.h"
+#include "atlas/spin_lock.h"
+#include "atlas/stream.h"
+#include "atlas/window.h"
+
+namespace hologram {
+
+struct Lane {
+  Lane(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared)
+      : queue(backend.make_queue()), window(plans, *queue, scratch, shared) {}
+
+  const std::unique_ptr<Queue> queue;
+  Window window;
+  Lane* next = nullptr;  // of those that have been made after the first one
+};
+
+// What is done to all lanes is done to those that there are; one that fails does not keep it from
+// the others, and the first failure is raised in the end.
+class Lanes {
+ public:
+  // All outlive it, except at the end of the process.
+  Lanes(Backend& backend, PlanCache& plans, Scratch& scratch);
+  ~Lanes();
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  // Whether streams have lanes of their own.
+  bool several() const noexcept { return several_; }
+  Lane& first() noexcept { return first_; }
+
+  // The lane of a stream, which is made if need be. Throws what Backend::make_queue does.
+  Lane& of(StreamId stream) {
+    if (!several_ || stream == kDefaultStream) return first_;
+    Lane* const lane = others_[place_of(stream)].load(std::memory_order_acquire);
+    return lane != nullptr ? *lane : make(stream);
+  }
+  // Null where nothing has been enqueued on the stream.
+  Lane* if_used(StreamId stream) noexcept {
+    if (!several_ || stream == kDefaultStream) return &first_;
+    return others_[place_of(stream)].load(std::memory_order_acquire);
+  }
+
+  // Returns when all work queued on a stream, or on any, is done.
+  void synchronize(StreamId stream);
+  void synchronize();
+
+  // Whether all work queued on a stream, or on any, is done; never waits for it. On an asynchronous
+  // device what is recorded is submitted first, so that asking again gets an answer in the end.
+  bool idle(StreamId stream);
+  bool idle();
+
+  // Submits what is recorded for any stream.
+  void flush(FlushReason reason);
+  // The same, and returns when it has been executed.
+  void finish(FlushReason reason);
+
+  bool empty() const noexcept;                      // nothing is recorded
+  void fence() noexcept { first_.window.fence(); }  // see Window::fence()
+  void drop_plans();
+
+  WindowStats stats() const;
+  void reset_stats();
+
+  // Of the windows, in the order of the flushes.
+  void start_capture();
+  std::vector<Flushed> end_capture();
+
+  // Used by the fork guard only.
+  void lock_for_fork() noexcept;
+  void unlock_after_fork() noexcept;
+
+ private:
+  static constexpr size_t kPerPriority = 32;
+  static size_t place_of(StreamId stream) noexcept {
+    // Number 0 of the normal priority is the default stream (atlas/stream.h).
+    const auto number = static_cast<size_t>(stream >> 1);
+    return (stream & 1) != 0 ? kPerPriority + number % kPerPriority : (number - 1) % kPerPriority;
+  }
+  Lane& make(StreamId stream);
+  template <class F>
+  void each(F&& call);
+  template <class F>
+  void each_to_the_end(F&& call);
+  template <class F>
+  void flush_and_wait(FlushReason reason, F&& wait);
+
+  const bool several_;
+  Backend& backend_;
+  PlanCache& plans_;
+  Scratch& scratch_;
+  SpinLock lock_;  // of the windows, where there are several
+  Lane first_;     // the default stream's, or all streams'
+  std::array<std::atomic<Lane*>, 2 * kPerPriority> others_{};
+  std::atomic<Lane*> last_made_{nullptr};
+  std::mutex making_;       // held while a lane is being made
+  bool capturing_ = false;  // guarded by making_
+};
+
+}  // namespace hologram
