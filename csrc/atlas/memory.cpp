@@ -279,13 +279,15 @@ void MemoryPool::count_segment_end(PoolCounters& pool, size_t nbytes) noexcept {
 
 // Hands out a block of the class if it has one that is ready for the queue, to count as so many
 // bytes. Callers hold lock_.
-inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted, const Queue* queue,
-                             Allocation& block) noexcept {
+[[gnu::always_inline]] inline bool MemoryPool::take(SizeClass& cls, size_t nbytes, size_t counted,
+                                                    const Queue* queue,
+                                                    Allocation& block) noexcept {
   FreeBlock found;
   if (cls.find_free(queue)) {
     found = cls.free.back();
     cls.free.pop_back();
-    cls.fenced -= found.fence.ticket != 0;
+    if (found.fence.ticket != 0) [[unlikely]]
+      --cls.fenced;
   } else if (Segment* segment = cls.carving) {
     found = {segment->base + segment->carved * cls.capacity, segment};
     if (++segment->carved == cls.blocks_per_segment) cls.carving = nullptr;
@@ -327,7 +329,8 @@ inline bool MemoryPool::take_boundary(size_t nbytes, const Queue* queue,
   return true;
 }
 
-Allocation MemoryPool::allocate(size_t nbytes, const Queue* queue) {
+// Not split in two for the sake of its callers here, which are rare.
+[[gnu::noinline]] Allocation MemoryPool::allocate(size_t nbytes, const Queue* queue) {
   if (nbytes == 0) return {};
   if (nbytes <= kLargestRequest) {
     Allocation block;
@@ -406,11 +409,13 @@ void MemoryPool::refuse(size_t nbytes) {
   requested = 0;
   --segment->live;
   cls.free.push_back({start, segment, fence});
-  cls.fenced += fence.ticket != 0;
+  if (fence.ticket != 0) [[unlikely]]
+    ++cls.fenced;
   return nullptr;
 }
 
-void MemoryPool::deallocate(Allocation block) noexcept {
+// Flattened: with the calls in it a free takes a fifth longer.
+[[gnu::flatten]] void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
   if (block.fence.outstanding()) [[unlikely]] {
     give_back_unless_late(block.data, block.fence);
@@ -430,7 +435,7 @@ void MemoryPool::deallocate(void* data, Fences fences) noexcept {
 }
 
 // Takes back a block that is used up to a fence.
-void MemoryPool::give_back_unless_late(void* data, Fence fence) noexcept {
+[[gnu::noinline]] void MemoryPool::give_back_unless_late(void* data, Fence fence) noexcept {
   const char* complaint = nullptr;
   bool late = false;
   {
@@ -456,7 +461,7 @@ void MemoryPool::give_back_late(void* data, Fences fences) noexcept {
   auto* const late = new (std::nothrow) Late{data, std::move(fences)};
   if (late == nullptr) {
     for (const Fence& fence : fences) wait_until_idle(fence);
-    if (const char* complaint = give_back(data, {})) die(complaint, data);
+    deallocate({data});
     return;
   }
   const std::lock_guard guard(lock_);
@@ -494,7 +499,7 @@ void MemoryPool::wait_for_late() noexcept {
   while (first != nullptr) {
     const std::unique_ptr<Late> late(std::exchange(first, first->next));
     for (const Fence& fence : late->fences) wait_until_idle(fence);
-    if (const char* complaint = give_back(late->data, {})) die(complaint, late->data);
+    deallocate({late->data});
   }
 }
 
