@@ -979,7 +979,7 @@ class TestPage(HologramTestCase):
 
     def test_its_code_is_that_of_the_simulated_device(self):
         excerpts = re.findall(r"<!-- from: (\S+) -->\n```cpp\n(.*?)```", self.PAGE, re.S)
-        self.assertEqual(len(excerpts), 2)
+        self.assertEqual(len(excerpts), 3)
         for file, code in excerpts:
             self.assertIn(code, (ROOT / file).read_text())
 

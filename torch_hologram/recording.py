@@ -168,7 +168,7 @@ def _synchronize_in(name: str) -> None:
 
 def _swap_bytes_of_copies() -> None:
     """Has ``UntypedStorage._byteswap`` work on a copy where the host cannot touch the memory."""
-    theirs = torch.UntypedStorage._byteswap  # type: ignore[attr-defined]
+    theirs: Any = torch.UntypedStorage._byteswap
 
     @functools.wraps(theirs)
     def ours(self: torch.UntypedStorage, *arguments: Any) -> None:
@@ -179,7 +179,7 @@ def _swap_bytes_of_copies() -> None:
             theirs(copy, *arguments)
             self.copy_(copy)
 
-    torch.UntypedStorage._byteswap = ours  # type: ignore[attr-defined]
+    setattr(torch.UntypedStorage, "_byteswap", ours)  # noqa: B010
 
 
 def register() -> None:

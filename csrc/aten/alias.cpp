@@ -215,7 +215,7 @@ c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
   const auto device = tensor.device().index();
   const MemoryPool& memory = device_memory(device);
   if (C10_UNLIKELY(memory.has_vendor())) {
-    lent_ = current_lane(device).queue.get();
+    lent_ = &current_lane(device);
     return twin_storage(tensor, For::vendor);
   }
   if (C10_LIKELY(memory.host_addressable())) return twin_storage(tensor);
@@ -290,12 +290,12 @@ static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
 void AliasFrame::note_launched(const c10::Storage& storage) {
   Block* const block = storage ? block_of(storage.data_ptr()) : nullptr;
   if (block == nullptr) return;
-  block->last_use.store({lent_, launched_});
+  lent_->window.end_use(*block, launched_);
 }
 
 void AliasFrame::write_back() {
   if (C10_UNLIKELY(lent_ != nullptr)) {
-    launched_ = lent_->take_back();
+    launched_ = lent_->queue->take_back();
     for (const auto& argument : arguments_) {
       if (argument.tensor->layout() != c10::kStrided) continue;
       const auto& storage = argument.tensor->unsafeGetTensorImpl()->unsafe_storage();

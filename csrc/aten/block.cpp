@@ -511,9 +511,10 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
     block = block_of(impl->data_ptr());
   }
   if (whom == For::vendor) {
-    Window::submit(*block, FlushReason::kernel);
+    Lane& lane = current_lane(block->device);
+    lane.window.begin_use(*block, FlushReason::kernel);
     Window::check(*block);
-    queue_after(*block, block->device).lend();
+    lane.queue->lend();
   } else {
     Window::finish(*block);
   }

@@ -22,11 +22,11 @@ char* at_offset(c10::StorageImpl* storage, size_t offset) {
 // Enqueues a copy that touches a block after all that is recorded and queued on it.
 void transfer(Block& block, void* to, const void* from, size_t nbytes, Direction direction,
               Until until) {
-  Window::submit(block);
-  Queue& queue = queue_after(block, block.device);
-  const Ticket ticket = queue.copy(to, from, nbytes, direction);
-  block.last_use.store({&queue, ticket});
-  if (until == Until::done) queue.wait(ticket);
+  Lane& lane = current_lane(block.device);
+  lane.window.begin_use(block);
+  const Ticket ticket = lane.queue->copy(to, from, nbytes, direction);
+  lane.window.end_use(block, ticket);
+  if (until == Until::done) lane.queue->wait(ticket);
 }
 
 bool is_host_addressable(const Block& block) {
@@ -92,14 +92,11 @@ void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from
     Window::finish(*written);
     read_storage(from, from_offset, nbytes, at_offset(to, to_offset));
   } else if (read->device == written->device) {
-    Window::submit(*read);
-    Window::submit(*written);
-    if (const Fence last = read->last_use.load(); last.outstanding()) {
-      queue_after(*written, written->device).wait_for(last);
-    }
+    Window& window = current_lane(read->device).window;
+    window.begin_use(*read);
     transfer(*written, at_offset(to, to_offset), at_offset(from, from_offset), nbytes,
              Direction::on_device, Until::enqueued);
-    read->last_use.store(written->last_use.load());
+    window.end_use(*read, written->last_use.load().ticket);
   } else {
     std::vector<char> staged(nbytes);
     read_storage(from, from_offset, nbytes, staged.data());

@@ -27,7 +27,7 @@ struct DeviceProperties {
   // The type of torch's device whose kernels run on this memory in the order of a queue
   // (Queue::lend): "cuda". Empty where torch's CPU kernels are all there is.
   std::string vendor;
-  int major = 0, minor = 0;       // capability; (0, 0) where the hardware has no such number
+  int major = 0, minor = 0;  // capability; (0, 0) where the hardware has no such number
 };
 
 // Every segment starts at a multiple of this, so that a pointer finds its segment by its high bits.

@@ -95,14 +95,6 @@ int exchange_current_device(int index) {
   return before;
 }
 
-Queue& queue_after(const BlockState& block, int index) {
-  Queue& queue = *current_lane(index).queue;
-  if (const Fence last = block.last_use.load(); last.queue != &queue && last.outstanding()) {
-    queue.wait_for(last);
-  }
-  return queue;
-}
-
 void lock_devices_for_fork() noexcept {
   making.lock();
   for (auto& slot : devices) {

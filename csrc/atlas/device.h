@@ -92,9 +92,6 @@ inline Window& current_window(int index) {
 inline Queue* current_queue(Lanes& lanes, int index) {
   return lanes.several() ? lanes.of(current_stream(index)).queue.get() : nullptr;
 }
-// The queue of what is enqueued for a block now, which comes after the block's last use.
-Queue& queue_after(const BlockState& block, int index);
-
 // Used by the fork guard only: takes and releases the locks of every device in order.
 void lock_devices_for_fork() noexcept;
 void unlock_devices_after_fork() noexcept;

@@ -88,8 +88,8 @@ class Queue {
   virtual void wait_for(const Fence& fence) = 0;
 
   // From the return on kernels of the vendor (DeviceProperties::vendor) that the calling thread
-  // launches run after all that is enqueued. May be called again before take_back(). Never waits for
-  // what the device does, as far as the vendor's kernels do not run on the host.
+  // launches run after all that is enqueued. May be called again before take_back(). Never waits
+  // for what the device does, as far as the vendor's kernels do not run on the host.
   virtual void lend() {}
   // Ends that; the ticket is done when the kernels are.
   virtual Ticket take_back() { return record(nullptr); }

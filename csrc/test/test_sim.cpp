@@ -62,7 +62,7 @@ void record(Code code, int arity, int64_t count, SimBlock* out, View a, View b =
 std::vector<float> read(SimBlock* block) {
   std::vector<float> values(block->bytes / 4);
   Window::submit(*block);
-  Queue& queue = block->(*device.lanes().first().queue);
+  Queue& queue = *block->device.lanes().first().queue;
   queue.wait(queue.copy(values.data(), block->data, block->bytes, Direction::to_host));
   return values;
 }
