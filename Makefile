@@ -34,7 +34,7 @@ BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 # same cores wait for each other. Tests that are about threads set their own number.
 PYTEST := HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 $(PY) -m pytest test -n $(JOBS) --dist worksteal $(ARGS)
 CLANG_FORMAT_MAJOR := 14
-CPP_FILES = $(shell find csrc benchmarks torch_hologram/include test -name '*.cpp' -o -name '*.h')
+CPP_FILES = $(shell find csrc benchmarks torch_hologram/include/torch_hologram.h test -name '*.cpp' -o -name '*.h')
 EXTENSION_SOURCES := $(shell find csrc -path csrc/test -prune -o -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.tsv' \) -print)
 
 ##@ Use
