@@ -12,6 +12,7 @@ import sys
 import types
 
 import numpy as np
+import pytest
 import torch
 from common import BACKEND, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
@@ -631,6 +632,7 @@ class TestLifetimes(CompatTestCase):
         self.ffi.buffer_cleanup(imported["buffer_handle"])
         self.assertEqual(allocated(), before)
 
+    @pytest.mark.host_memory
     def test_dlpack_shares(self):
         ffi = self.ffi
         handle = self.buffer([1.0, 2.0, 3.0])

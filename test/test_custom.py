@@ -10,6 +10,7 @@ import pickle
 import re
 import threading
 
+import pytest
 import torch
 from common import DELEGATED, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
@@ -210,6 +211,7 @@ class TestValues(HologramTestCase):
         operator(*operands).sum().backward()
         self.assertEqual(operands[3].grad.cpu(), torch.ones(5))
 
+    @pytest.mark.host_memory
     def test_memory_that_a_cpu_tensor_sees(self):
         operator = define("x * 2 + 1")
         x = torch.arange(3.0, device="hologram")

@@ -11,6 +11,7 @@ import gc
 import os
 import warnings
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import DELEGATED, HologramTestCase, run_python, several_devices
@@ -300,6 +301,7 @@ class TestFailures(DelegateTestCase):
         self.assertEqual(mine, wanted)
         self.assertEqual(error.replace("hologram", "cpu"), wanted_error)
 
+    @pytest.mark.host_memory
     def test_after_resizing(self):
         singular = torch.zeros(3, 3)
         self.outcome(lambda a, o: torch.linalg.inv(a, out=o), singular, torch.empty(0))
@@ -315,6 +317,7 @@ class TestFailures(DelegateTestCase):
             bytes_of_out=False,
         )
 
+    @pytest.mark.host_memory
     def test_after_writing(self):
         index = torch.tensor([0, 1, 7])
         self.outcome(lambda x, i, y: x.index_copy_(0, i, y), torch.zeros(3), index, torch.ones(3))
@@ -1084,6 +1087,7 @@ class TestMemory(DelegateTestCase):
         ("backward", lambda x: x.clone().requires_grad_().sin().sum().backward()),
     )
 
+    @pytest.mark.host_memory
     @parametrize("name", [name for name, _ in WORK])
     def test_everything_is_given_back(self, name):
         work, x = dict(self.WORK)[name], torch.rand(32, 32, device="hologram") + 0.1
@@ -1101,6 +1105,7 @@ class TestMemory(DelegateTestCase):
         ):
             self.assertEqual(after[counter], before[counter], msg=f"{name} {counter}")
 
+    @pytest.mark.host_memory
     def test_resident_memory_is_flat(self):
         x = torch.rand(64, 64, device="hologram")
 

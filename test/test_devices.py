@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import pytest
 import torch
 import torch.cuda.comm
 import torch.multiprocessing as mp
@@ -1444,6 +1445,7 @@ class TestExchange(SeveralDevicesTestCase):
         module = copy.deepcopy(nn.Linear(2, 2, device=ONE))
         self.assertEqual(module.weight.device, ONE)
 
+    @pytest.mark.host_memory
     def test_dlpack(self):
         x = torch.arange(4.0, device=ONE)
         for y in (
@@ -1458,6 +1460,7 @@ class TestExchange(SeveralDevicesTestCase):
         self.assertNotEqual(moved.data_ptr(), x.data_ptr())
         self.assertEqual(moved.tolist(), x.tolist())
 
+    @pytest.mark.host_memory
     def test_multiprocessing(self):
         context = mp.get_context("spawn")
         requests, replies = context.Queue(), context.Queue()

@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 
+import pytest
 import torch
 from common import HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -218,6 +219,7 @@ class TestSparseCoo(LayoutTestCase):
         ):
             self.check(function, torch.tensor([1.0, 2.0]))
 
+    @pytest.mark.host_memory
     def test_no_copies(self):
         values = torch.tensor([1.0, 2.0], device="hologram")
         indices = torch.tensor([[0, 2]], device="hologram")
@@ -376,6 +378,7 @@ class TestSparseCompressed(LayoutTestCase):
         ):
             self.check(function, torch.tensor([1.0, 2.0]))
 
+    @pytest.mark.host_memory
     def test_no_copies(self):
         x = compressed(torch.sparse_csr).hologram()
         alias = torch.hologram.alias_as_cpu(x)
@@ -499,6 +502,7 @@ class TestQuantized(LayoutTestCase):
         ):
             self.check(function, torch.linspace(-1, 1, 12).reshape(3, 4))
 
+    @pytest.mark.host_memory
     def test_no_copies(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "is deprecated"
@@ -592,6 +596,7 @@ class TestNested(LayoutTestCase):
 
         self.check(gradients, torch.rand(3, 4), torch.rand(2, 4), exact=False)
 
+    @pytest.mark.host_memory
     def test_no_copies(self):
         n = nested().hologram()
         alias = torch.hologram.alias_as_cpu(n)

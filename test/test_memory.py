@@ -120,6 +120,7 @@ class TestStatistics(HologramTestCase):
         del tensor, after
         self.assertEqual(torch.hologram.memory_stats()[key], before[key])
 
+    @pytest.mark.host_memory
     def test_memory_of_others_is_counted(self):
         keys = ("allocated_bytes.all.current", "foreign_bytes.all.current")
         before = torch.hologram.memory_stats()

@@ -207,6 +207,8 @@ class TestCounts(HologramTestCase):
         self.assertEqual(nested["num_ooms"], flat["num_ooms"])
 
     def test_host_memory(self):
+        torch.hologram.synchronize()
+        torch.empty(1).pin_memory()  # so that what copies have used comes back
         before = torch.hologram.host_memory_stats()
         pinned = torch.empty(1000, dtype=torch.uint8).pin_memory()
         after = torch.hologram.host_memory_stats()

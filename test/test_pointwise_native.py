@@ -12,6 +12,7 @@ import operator
 import warnings
 
 import numpy
+import pytest
 import torch
 from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -483,6 +484,7 @@ class TestOverlap(PointwiseTestCase):
 
                 self.check(write, torch.arange(1.0, n + 1), what=f"{row} {form} {name} {n}")
 
+    @pytest.mark.host_memory
     def test_two_storages_over_one_memory(self):
         """Aliases made on the CPU side are the same storage: overlap is still seen."""
         x = torch.arange(10.0, device="hologram")

@@ -322,6 +322,7 @@ class TestBuffer(SdkTestCase):
         with self.assertRaisesRegex(RuntimeError, "cannot be converted|overflow"):
             self.executor.allocate(2, "float16").fill(1e39)
 
+    @pytest.mark.host_memory
     def test_no_elements(self):
         for dtype in DTYPES:
             buffer = self.executor.allocate(0, dtype)
@@ -481,6 +482,7 @@ class TestRecorded(SdkTestCase):
         stats = torch.hologram.stream_stats()
         self.assertGreater(stats["recorded"], stats["executed"])
 
+    @pytest.mark.host_memory
     def test_reads(self):
         for read in (
             lambda: self.b.to_numpy()[0],
@@ -494,6 +496,7 @@ class TestRecorded(SdkTestCase):
             self.assert_recorded()
             self.assertEqual(read(), 3.0)
 
+    @pytest.mark.host_memory
     def test_shared(self):
         for maker in (np.asarray, np.from_dlpack, torch.from_dlpack, memoryview):
             self.setUp()
@@ -504,6 +507,7 @@ class TestRecorded(SdkTestCase):
             hg.ops.scalar_add(self.executor, self.b, self.b, 1.0)  # at once from now on
             self.assertEqual(shared[0], 4.0)
 
+    @pytest.mark.host_memory
     def test_write_after_read(self):
         new = np.full(64, 9.0, np.float32)
         for write in (

@@ -12,6 +12,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 import torch
 from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
@@ -313,6 +314,7 @@ class TestRules(HologramTestCase):
         self.assertEqual(y.cpu(), torch.full((1000,), 6.0))
         del others
 
+    @pytest.mark.host_memory
     def test_10_instructions_on_memory_that_others_see_run_at_once(self):
         array = np.ones(4, dtype=np.float32)
         tensor = hologram.alias_from_cpu(torch.from_numpy(array))

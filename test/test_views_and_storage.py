@@ -411,6 +411,7 @@ class TestOutGrows(HologramTestCase):
         del out
         self.assertEqual(torch.hologram.memory_allocated(), before)
 
+    @pytest.mark.host_memory
     def test_foreign_memory_does_not_grow(self):
         memory = numpy.zeros(4, dtype=numpy.float32)
         plain = torch.from_numpy(memory)
@@ -459,6 +460,7 @@ class TestOutGrows(HologramTestCase):
 
 
 class TestResize(HologramTestCase):
+    @pytest.mark.host_memory
     def test_storage_resize(self):
         x = torch.arange(8.0, device="hologram")
         storage = x.untyped_storage()
@@ -536,6 +538,7 @@ class TestResize(HologramTestCase):
             ]
         self.assertEqual(states["hologram"], states["cpu"])
 
+    @pytest.mark.host_memory
     def test_not_allowed(self):
         for device in ("cpu", "hologram"):
             with self.assertRaisesRegex(RuntimeError, "cannot resize variables that require grad"):
@@ -662,6 +665,7 @@ class TestStorage(HologramTestCase):
 
 
 class TestLarge(HologramTestCase):
+    @pytest.mark.host_memory
     def test_offsets_beyond_32_bits(self):
         n = 2**31 + 100
         x = torch.empty(

@@ -11,6 +11,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <array>
 
 #include "aten/block.h"
 #include "aten/foreign.h"
@@ -143,6 +144,9 @@ void check_host_addressable(c10::DeviceIndex device) {
 }  // namespace
 
 at::Tensor shared_alias(const at::Tensor& tensor) {
+  if (tensor.layout() == c10::kStrided && !tensor._is_zerotensor()) {
+    check_has_memory(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  }
   check_host_addressable(tensor.device().index());
   auto alias = cpu_alias(tensor, [](const at::Tensor& part) { return twin_storage(part); });
   hologram::device(tensor.device().index()).lanes().fence();
@@ -249,17 +253,28 @@ c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
 void AliasFrame::write_image(Image& image) {
   auto* const storage = image.hologram.unsafeGetStorageImpl();
   auto& cpu = *image.cpu;
-  if (cpu.data() != image.bytes || cpu.nbytes() != storage->nbytes()) {
-    // A kernel has given it another size.
-    storage->set_data_ptr_noswap(allocate_block(cpu.nbytes(), storage->device().index()));
-    storage->set_nbytes(cpu.nbytes());
-    write_storage(storage, 0, cpu.nbytes(), cpu.data());
-    image.bytes = cpu.data();
-    image.held = {0, cpu.nbytes()};
-  } else {
-    write_storage(storage, image.written.begin, image.written.size(),
-                  static_cast<const char*>(cpu.data()) + image.written.begin);
+  auto* const bytes = static_cast<char*>(cpu.mutable_data());
+  if (bytes == image.bytes && cpu.nbytes() == storage->nbytes()) {
+    for (const Extent& part : {image.written, image.after}) {
+      write_storage(storage, part.begin, part.size(), bytes + part.begin);
+    }
+    return;
   }
+  // A kernel has given it another size. What it has not seen of the old bytes it could not keep.
+  const size_t kept = std::min(cpu.nbytes(), storage->nbytes());
+  std::array<Extent, 2> seen{image.held, image.after};
+  if (seen[1].begin < seen[0].begin) std::swap(seen[0], seen[1]);
+  size_t from = 0;
+  for (const Extent& part : {seen[0], seen[1], Extent{kept, kept}}) {
+    const size_t to = std::min(part.begin, kept);
+    if (from < to) read_storage(storage, from, to - from, bytes + from);
+    from = std::max(from, part.end);
+  }
+  storage->set_data_ptr_noswap(allocate_block(cpu.nbytes(), storage->device().index()));
+  storage->set_nbytes(cpu.nbytes());
+  write_storage(storage, 0, cpu.nbytes(), bytes);
+  image.bytes = bytes;
+  image.held = {0, cpu.nbytes()};
 }
 
 void AliasFrame::map_members(const at::Tensor& tensor) {
@@ -305,7 +320,20 @@ void AliasFrame::write_back() {
     for (const auto& member : mapped_) note_launched(member.hologram);
   }
   for (Image& image : images_) {
-    if (image.written.size() != 0 || image.cpu->data() != image.bytes) write_image(image);
+    for (const auto& argument : arguments_) {
+      if (!argument.written || argument.alias->layout() != c10::kStrided ||
+          argument.alias->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() !=
+              image.cpu.get()) {
+        continue;
+      }
+      const Extent now = extent_of(*argument.alias);
+      const bool held = image.held.begin <= now.begin && now.end <= image.held.end;
+      Extent& part = held ? image.written : image.after;
+      part = hull(part, now);
+    }
+    if (image.written.size() + image.after.size() != 0 || image.cpu->data() != image.bytes) {
+      write_image(image);
+    }
   }
   for (const auto& argument : arguments_) {
     if (!argument.written) {

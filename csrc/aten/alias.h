@@ -68,6 +68,7 @@ class AliasFrame {
     const void* bytes;  // of `cpu`, which a kernel may reallocate
     Extent held;        // that has been copied from the device
     Extent written;     // that a kernel may have changed, within `held`
+    Extent after;       // likewise, of arguments that it has given another size
   };
   const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
   at::Tensor new_alias(const at::Tensor& tensor, bool written);
