@@ -293,7 +293,7 @@ class TestValues(OpsTestCase):
         run_python(
             """
             import numpy as np, torch_hologram as hg
-            executor = hg.Executor(BACKEND)
+            executor = hg.Executor()
             a, b, c = (executor.allocate(64, "int32") for _ in range(3))
             a.fill(-2**31); b.fill(-1)
             hg.ops.vector_div_i32(executor, a, b, c)

@@ -376,13 +376,14 @@ class Buffer(_C.HostView, _Closing):
             TypeError: ``data`` has no bytes.
             ValueError: it has another number of bytes than the buffer.
         """
+        memory = self._memory() if self._shared else self._array
         self._check_open()
         view = memoryview(data)
         if view.nbytes != self.nbytes:
             raise ValueError(f"{view.nbytes} bytes for a buffer of {self.nbytes} bytes")
         source = np.frombuffer(view, dtype=np.uint8)
         if self._shared:
-            self._memory().view(np.uint8)[:] = source
+            memory.view(np.uint8)[:] = source
         else:
             self.from_numpy(source.view(self.dtype))
 
