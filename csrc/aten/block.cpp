@@ -513,7 +513,6 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
   if (whom == For::vendor) {
     Lane& lane = current_lane(block->device);
     lane.window.begin_use(*block, FlushReason::kernel);
-    Window::check(*block);
     lane.queue->lend();
   } else {
     Window::finish(*block);

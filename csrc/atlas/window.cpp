@@ -505,6 +505,7 @@ void Window::wait(BlockState& block) {
 
 void Window::begin_use(BlockState& block, FlushReason reason) {
   submit(block, reason);
+  check(block);
   const std::lock_guard running(executing_);
   const Fence fence = block.last_use.load();
   if (fence.queue == &queue_ || !fence.outstanding() || waited_for_.covers(fence)) return;

@@ -219,7 +219,8 @@ class Window {
   }
 
   // Work on a block that the queue is given beside programs, such as a copy. Before it: what is
-  // recorded on the block is submitted, and the queue waits for other queues that use it.
+  // recorded on the block is submitted, and the queue waits for other queues that use it. Raises
+  // the failure of a block that failed.
   void begin_use(BlockState& block, FlushReason reason = FlushReason::read);
   // After it, with its ticket.
   void end_use(BlockState& block, Ticket ticket);
