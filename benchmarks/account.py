@@ -143,13 +143,14 @@ def account(
     The least of each kind in so many rounds: what else the machine does only adds.
     """
     cpu = device.type == "cpu"
-    cost = _call_cost(device)
+    cost, inner_cost = _call_cost(device), _call_cost(torch.device("cpu"))
     totals = []
     for _ in range(rounds):
         total = dict.fromkeys(Kind, 0.0)
         for event in _profiled(run):
             kind = _kind_of(event.name, event.overload, cpu or event.delegated)
-            total[kind] += event.own if kind is Kind.OURS else max(0.0, event.own - cost)
+            overhead = inner_cost if event.delegated else cost
+            total[kind] += event.own if kind is Kind.OURS else max(0.0, event.own - overhead)
         totals.append(total)
     kernels = {
         kind.value: min(total[kind] for total in totals)

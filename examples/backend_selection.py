@@ -34,13 +34,13 @@ def softmax_error(executor: hg.Executor, x: np.ndarray) -> float:
 
 
 def parse_arguments() -> argparse.Namespace:
-    kinds = [kind.value for kind in hg.backend.PRIORITY]
+    kinds = [*(kind.value for kind in hg.backend.PRIORITY), "auto"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--prefer",
         nargs="+",
         default=kinds,
-        choices=[*kinds, "auto"],
+        choices=kinds,
         help="backends in order (default: %(default)s)",
     )
     return parser.parse_args()

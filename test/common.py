@@ -87,13 +87,22 @@ BACKEND = _C.device_backend(0)
 # Whether the host can touch the device's memory; how a call of torch's CPU kernel is counted.
 HOST_MEMORY = torch.hologram.get_device_properties(0).host_addressable
 DELEGATED = "delegated" if HOST_MEMORY else "copied"
+# Whether it computes while the host goes on.
+ASYNCHRONOUS = torch.hologram.get_device_properties(0).asynchronous
 
 
 def several_devices(count: int) -> dict[str, str]:
-    """The variables with which a fresh process has so many devices, whatever executes."""
+    """The variables with which a fresh process has so many devices, whatever executes.
+
+    Where two backends do, the last device is the second one's.
+    """
+    first, *others = os.environ.get("HOLOGRAM_BACKENDS", BACKEND).split(",")
+    backends = [first, *others[:1]] if count > 1 else [first]
+    numbers = {"cpu": "HOLOGRAM_CPU_DEVICES", "sim": "HOLOGRAM_TEST_SIM_DEVICES"}
+    counts = [count - len(backends) + 1, 1]
     return {
-        "HOLOGRAM_CPU_DEVICES": str(count),
-        "HOLOGRAM_TEST_SIM_DEVICES": str(count),
+        "HOLOGRAM_BACKENDS": ",".join(backends),
+        **{numbers[name]: str(n) for name, n in zip(backends, counts, strict=False)},
     }
 
 

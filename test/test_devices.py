@@ -25,7 +25,7 @@ import pytest
 import torch
 import torch.cuda.comm
 import torch.multiprocessing as mp
-from common import DTYPES, HologramTestCase, run_python
+from common import DTYPES, HologramTestCase, run_python, several_devices
 from torch import nn
 from torch.nn import parallel
 from torch.nn.parallel import comm
@@ -94,12 +94,15 @@ class TestEnumeration(SeveralDevicesTestCase):
         with hologram.device(1):
             self.assertEqual(hologram.get_device_properties(), one)
             self.assertEqual(hologram.get_device_name(), one.name)
+        if (zero.backend, one.backend) != ("cpu", "cpu"):
+            self.assertNotEqual(zero.name, one.name)
+            return
         self.assertIn("(1 of 2 parts)", zero.name)
         self.assertIn("(2 of 2 parts)", one.name)
         self.assertEqual(zero.total_memory, one.total_memory)
         whole = run_python(
             "import torch; print(torch.hologram.get_device_properties().total_memory)",
-            env={"HOLOGRAM_CPU_DEVICES": "1"},
+            env=several_devices(1),
         )
         self.assertEqual(one.total_memory, int(whole.stdout) // 2)
         self.assertEqual(one.multi_processor_count, max(len(os.sched_getaffinity(0)) // 2, 1))
@@ -816,7 +819,9 @@ class TestRandom(SeveralDevicesTestCase):
                 *x,
                 use_reentrant=reentrant,
             )
-            (y[0].sum().to(ONE) + y[1].sum()).backward()
+            # On one thread: torch recomputes for the first that asks, and takes no lock for it.
+            with torch.autograd.set_multithreading_enabled(False):
+                (y[0].sum().to(ONE) + y[1].sum()).backward()
             self.assertEqual(x[0].grad, y[0].detach())
             self.assertEqual(x[1].grad, y[1].detach())
 
@@ -1423,7 +1428,7 @@ class TestExchange(SeveralDevicesTestCase):
                     assert (loaded["b"] + loaded["a"][1:]).tolist() == [2, 3]
                 """,
                 path,
-                env={"HOLOGRAM_CPU_DEVICES": "1"},
+                env=several_devices(1),
             )
 
     def test_safetensors(self):
@@ -1533,27 +1538,25 @@ SEVERAL = SeveralDevicesTestCase.__subclasses__()
 
 
 class TestInProcessesOfTheirOwn(HologramTestCase):
-    @parametrize("devices", sorted({case.DEVICES for case in SEVERAL}))
+    @parametrize("devices", sorted({case.DEVICES for case in SEVERAL} - {hologram.device_count()}))
     def test_several(self, devices):
         process = run_python(
             """
-            import sys, unittest
-            folder, *cases = sys.argv[1:]
-            sys.path.insert(0, folder)
-            unittest.main("test_devices", argv=["test_devices", *cases])
+            import sys, pytest
+            sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[1:]]))
             """,
-            str(Path(__file__).parent),
-            *(case.__name__ for case in SEVERAL if devices == case.DEVICES),
-            env={"HOLOGRAM_CPU_DEVICES": str(devices), "HOLOGRAM_BACKENDS": "cpu"},
+            *(f"{__file__}::{case.__name__}" for case in SEVERAL if devices == case.DEVICES),
+            env=several_devices(devices) | {"HOLOGRAM_TEST_SHARD": "1/1"},
             timeout=300,
         )
-        self.assertRegex(process.stderr, r"Ran [1-9]\d* tests in")
-        self.assertNotIn("skipped", process.stderr)
+        self.assertRegex(process.stdout, r"\n[1-9]\d* passed")
+        self.assertNotIn("skipped", process.stdout)
 
 
 WRONG_ENVIRONMENTS = {
     ("HOLOGRAM_CPU_DEVICES", "0"): "must be a number from 1 to 64, not '0'",
     ("HOLOGRAM_CPU_DEVICES", "65"): "must be a number from 1 to 64, not '65'",
+    ("HOLOGRAM_POISON_FREED", "yes"): "must be 0 or 1, not 'yes'",
     ("HOLOGRAM_CPU_DEVICES", "abc"): "must be a number from 1 to 64, not 'abc'",
     ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu); "
     "libhologram_cuda.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",

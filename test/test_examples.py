@@ -11,6 +11,10 @@ import pytest
 from common import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUN = [
+    pytest.param(path, marks=[pytest.mark.host_memory] if path.name == "zero_copy_numpy.py" else [])
+    for path in EXAMPLES
+]
 
 # The demo's picture and its twenty passes are `make demo`'s; here it runs a short time.
 ARGUMENTS = {"train_digits.py": ["--epochs", "6"]}
@@ -35,7 +39,7 @@ def test_there_are_examples() -> None:
     }
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", RUN, ids=lambda path: path.name)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
     done = run(example, tmp_path, *ARGUMENTS.get(example.name, []))
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

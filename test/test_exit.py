@@ -74,7 +74,8 @@ class TestExit(TestCase):
             cycle[1] = cycle
             pinned = torch.ones(100).pin_memory()
             capsule = torch.ones(100, device="hologram").__dlpack__()
-            alias = torch.hologram.alias_as_cpu(torch.ones(100, device="hologram"))
+            if torch.hologram.get_device_properties().host_addressable:
+                alias = torch.hologram.alias_as_cpu(torch.ones(100, device="hologram"))
             torch.tensors_of_the_module = [torch.ones(1, device="hologram")]
             atexit.register(lambda: module(torch.ones(1, 4, device="hologram")).sum().backward())
             """,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import HologramTestCase, run_python
+from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 hologram = torch.hologram
@@ -75,7 +75,7 @@ class TestOutOfMemory(HologramTestCase):
             del double
             assert y.abs().sum().item() == 0
             """,
-            env={"HOLOGRAM_MEMORY_LIMIT": "72M", "HOLOGRAM_CPU_DEVICES": "1"},
+            env={"HOLOGRAM_MEMORY_LIMIT": "72M", **several_devices(1)},
         )
 
     def test_set_per_process_memory_fraction(self):
@@ -112,7 +112,7 @@ class TestOutOfMemory(HologramTestCase):
                     raise AssertionError("nothing was raised")
             assert (x + 1)[0].item() == 2.0
             """,
-            env={"HOLOGRAM_MEMORY_LIMIT": "72M", "HOLOGRAM_CPU_DEVICES": "1"},
+            env={"HOLOGRAM_MEMORY_LIMIT": "72M", **several_devices(1)},
         )
 
 

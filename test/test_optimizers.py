@@ -6,6 +6,7 @@ import copy
 import functools
 from typing import Any
 
+import pytest
 import torch
 from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
@@ -178,6 +179,9 @@ class TestSteps(OptimizerTestCase):
         theirs = train("cpu", torch.tensor(0.01))
         self.assertEqual(train("hologram", torch.tensor(0.01, device="hologram")), theirs)
         self.assertEqual(train("hologram", torch.tensor(0.01)), theirs)
+
+    @pytest.mark.host_memory
+    def test_a_learning_rate_that_a_cpu_tensor_sees(self):
         rate = torch.tensor([0.01], device="hologram")
         seen = hologram.alias_as_cpu(rate)
         parameter = torch.nn.Parameter(torch.ones(8, device="hologram"))

@@ -164,14 +164,14 @@ class TestTorchSave(HologramTestCase):
             run_python(
                 """
                 import sys, torch
-                torch.save(torch.ones(3, device="hologram:1"), sys.argv[1])
+                torch.save(torch.ones(3, device="hologram:7"), sys.argv[1])
                 """,
                 path,
-                env=several_devices(2),
+                env=several_devices(8),
             )
-            with self.assertRaisesRegex(RuntimeError, "device 1 but torch.hologram.device_count"):
+            with self.assertRaisesRegex(RuntimeError, "device 7 but torch.hologram.device_count"):
                 torch.load(path, weights_only=True)
-            loaded = torch.load(path, map_location={"hologram:1": "hologram:0"}, weights_only=True)
+            loaded = torch.load(path, map_location={"hologram:7": "hologram:0"}, weights_only=True)
             self.assertEqual(loaded.cpu(), torch.ones(3))
 
 

@@ -723,6 +723,44 @@ class TestMemoryOfItsOwn(HologramTestCase):
             """
         )
 
+    def test_freed_memory_is_poisoned(self):
+        """After the work that still used it, before that of the next owner."""
+        run_on_sim(
+            """
+            import torch
+            x = torch.ones(100_000, device="hologram")
+            torch.hologram.synchronize()
+            place = x.data_ptr()
+            y = submit_additions(x, 1)
+            del x
+            z = torch.empty(100_000, device="hologram")
+            assert z.data_ptr() == place
+            assert z.isnan().all().item()
+            assert y.sum().item() == 200_000
+            """,
+            HOLOGRAM_POISON_FREED=1,
+            **LATE,
+        )
+
+    def test_arrays_over_buffers_are_refused(self):
+        run_on_sim(
+            """
+            import numpy, torch_hologram as hg
+            with hg.Executor() as executor:
+                buffer = executor.allocate(4)
+                buffer.from_numpy(numpy.arange(4, dtype="f4"))
+                for share in (numpy.asarray, numpy.array):
+                    try:
+                        share(buffer, copy=None)
+                    except TypeError as error:
+                        assert "is not the host's" in str(error), error
+                    else:
+                        raise AssertionError
+                assert numpy.array(buffer).tolist() == [0, 1, 2, 3]
+                assert numpy.array(buffer, dtype="i8").dtype == numpy.int64
+            """
+        )
+
     def test_running_statistics(self):
         run_on_sim(
             """

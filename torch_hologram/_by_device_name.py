@@ -54,8 +54,7 @@ def _print_on_the_cpu() -> None:
     def ours(self: torch.Tensor, indent: int) -> Any:
         plain = type(self) in (torch.Tensor, torch.nn.Parameter) and self.layout == torch.strided
         if plain and self.device.type == DEVICE_TYPE and not self.is_quantized:
-            shared = _C.is_host_addressable(self.device.index)
-            self = _C.alias_as_cpu(self) if shared else self.detach().cpu()
+            self = _C.values_on_cpu(self)
         return theirs(self, indent)
 
     torch._tensor_str._tensor_str = ours

@@ -154,6 +154,7 @@ def _of_a_device(tensor: torch.Tensor, target: torch.device, copy: bool | None) 
     """What torch.from_dlpack() makes of a tensor in memory of a device's own, which it refuses."""
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    _C.export_tensor(tensor)  # raises where there is no memory
     if tensor.device == target:
         return tensor.clone() if copy else tensor.detach()
     if copy is False:

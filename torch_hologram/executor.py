@@ -448,6 +448,16 @@ class Buffer(_C.HostView, _Closing):
         """Returns the same as :meth:`as_ptr`: the memory may be written."""
         return self.as_ptr()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        # NumPy asks where the buffer protocol has refused; it would make an array of this object.
+        device = self._data().device
+        if copy:
+            return self.to_numpy().astype(dtype or self.dtype, copy=False)
+        raise TypeError(
+            f"the memory of {device} is not the host's: np.asarray(buffer) cannot share it; "
+            "copy with Buffer.to_numpy()"
+        )
+
     def __dlpack__(self, **options: Any) -> Any:
         return self._data().__dlpack__(**options)
 

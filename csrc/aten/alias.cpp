@@ -106,10 +106,6 @@ at::Tensor compressed_alias(const at::Tensor& tensor, DispatchKeySet keys, c10::
   return alias;
 }
 
-}  // namespace
-
-namespace {
-
 c10::Storage twin_storage(const at::Tensor& tensor, For whom = For::host) {
   const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage, whom)));
@@ -152,6 +148,14 @@ at::Tensor shared_alias(const at::Tensor& tensor) {
   hologram::device(tensor.device().index()).lanes().fence();
   synchronize_tensor(tensor);
   return alias;
+}
+
+at::Tensor values_on_cpu(const at::Tensor& tensor) {
+  const auto device = tensor.device().index();
+  if (is_host_addressable(device)) return shared_alias(tensor);
+  if (device_memory(device).has_vendor()) return tensor.to(at::kCPU);
+  AliasFrame frame;
+  return frame.argument(tensor, false);
 }
 
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device) {
@@ -326,6 +330,10 @@ void AliasFrame::write_back() {
               image.cpu.get()) {
         continue;
       }
+      // A size that it found no memory for has written nothing.
+      if (!argument.alias->is_nested() &&
+          !fits(*argument.alias->unsafeGetTensorImpl(), image.cpu->nbytes()))
+        continue;
       const Extent now = extent_of(*argument.alias);
       const bool held = image.held.begin <= now.begin && now.end <= image.held.end;
       Extent& part = held ? image.written : image.after;

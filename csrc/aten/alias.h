@@ -21,6 +21,10 @@ namespace hologram::aten {
 // the memory.
 at::Tensor shared_alias(const at::Tensor& tensor);
 
+// A CPU tensor with the values of a hologram tensor, for reading: its memory where the host can
+// touch that, else a copy. No call is counted.
+at::Tensor values_on_cpu(const at::Tensor& tensor);
+
 // A hologram tensor over the memory of a CPU tensor, which may live on. Throws RuntimeError where
 // the device's memory is not the host's.
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);

@@ -286,7 +286,9 @@ void bind(py::module_& m) {
   m.def("export_tensor", [](const at::Tensor& tensor) {
     const py::gil_scoped_release release;
     if (tensor.unsafeGetTensorImpl()->has_storage()) {
-      export_storage(tensor.storage().unsafeGetStorageImpl());
+      auto* const storage = tensor.storage().unsafeGetStorageImpl();
+      check_has_memory(storage);
+      export_storage(storage);
     }
   });
   m.def("flush_before", &flush_before, py::call_guard<py::gil_scoped_release>());
@@ -333,6 +335,7 @@ void bind(py::module_& m) {
                      tensor.device());
     return shared_alias(tensor);
   });
+  m.def("values_on_cpu", [](const at::Tensor& tensor) { return values_on_cpu(tensor); });
   m.def("alias_from_cpu", [](const at::Tensor& tensor, int64_t index) {
     TORCH_CHECK_TYPE(tensor.device().is_cpu(), "expected a CPU tensor, got one on ",
                      tensor.device());

@@ -58,6 +58,14 @@ void complain(Config& config, const std::string& what) {
   append(config.error, what);
 }
 
+bool parse_switch(Config& config, const std::string& name, std::string_view value) {
+  value = strip(value);
+  if (!value.empty() && value != "0" && value != "1") {
+    complain(config, name + " must be 0 or 1, not " + quoted(value));
+  }
+  return value == "1";
+}
+
 }  // namespace
 
 Config parse_config(std::optional<std::string_view> backends, std::string_view cpu_devices,
@@ -88,11 +96,7 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
     }
   }
 
-  if (eager = strip(eager); eager == "1") {
-    config.eager = true;
-  } else if (!eager.empty() && eager != "0") {
-    complain(config, "HOLOGRAM_EAGER must be 0 or 1, not " + quoted(eager));
-  }
+  config.eager = parse_switch(config, "HOLOGRAM_EAGER", eager);
 
   std::string missing;
   std::string_view names = strip(backends.value_or("cpu"));
@@ -128,6 +132,8 @@ const Config& config() {
     Config config = parse_config(
         variable("HOLOGRAM_BACKENDS"), variable("HOLOGRAM_CPU_DEVICES").value_or(""),
         variable("HOLOGRAM_MEMORY_LIMIT").value_or(""), variable("HOLOGRAM_EAGER").value_or(""));
+    config.poison_freed = parse_switch(config, "HOLOGRAM_POISON_FREED",
+                                       variable("HOLOGRAM_POISON_FREED").value_or(""));
     if (!config.devices.empty()) {
       if (const std::string wrong = cpu_backend_error(); !wrong.empty()) complain(config, wrong);
     }

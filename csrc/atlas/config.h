@@ -22,6 +22,7 @@ struct Config {
   std::vector<DeviceSlot> devices;  // in index order
   size_t memory_limit = 0;          // bytes per device, 0: the device's total memory
   bool eager = false;               // execute every operation at its call
+  bool poison_freed = false;        // overwrite memory that is given back
   std::string error;                // what is wrong with the environment, empty when nothing is
   std::string warning;              // what is not as asked for, though there are devices
 };
@@ -37,8 +38,8 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
                     std::string_view memory_limit, std::string_view eager = {},
                     CountDevices count_devices = &library_device_count);
 
-// From HOLOGRAM_BACKENDS, HOLOGRAM_CPU_DEVICES, HOLOGRAM_MEMORY_LIMIT and HOLOGRAM_EAGER at the
-// first call; with what the backends say of their own variables.
+// From the variables HOLOGRAM_BACKENDS, _CPU_DEVICES, _MEMORY_LIMIT, _EAGER and _POISON_FREED at
+// the first call; with what the backends say of their own.
 const Config& config();
 
 // What is wrong with the variables that only the CPU backend reads, which answers this; empty when

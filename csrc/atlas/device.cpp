@@ -33,7 +33,7 @@ Device& make_device(int index) {
 Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
     : index_(index),
       backend_(std::move(backend)),
-      memory_(*backend_, memory_limit),
+      memory_(*backend_, memory_limit, config().poison_freed),
       plans_(*backend_),
       lanes_(*backend_, plans_, memory_) {}
 

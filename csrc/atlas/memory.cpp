@@ -4,14 +4,17 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/queue.h"
 
 namespace hologram {
 namespace {
@@ -203,10 +206,11 @@ class MemoryPool::SegmentMap {
   std::array<std::atomic<Leaf*>, kMask + 1> root_{};
 };
 
-MemoryPool::MemoryPool(Backend& backend, size_t limit)
+MemoryPool::MemoryPool(Backend& backend, size_t limit, bool poison_freed)
     : backend_(backend),
       host_addressable_(backend.properties().host_addressable),
       has_vendor_(!backend.properties().vendor.empty()),
+      poison_freed_(poison_freed),
       limit_(limit),
       classes_(std::make_unique<SizeClass[]>(kClassCount)),
       map_(std::make_unique<SegmentMap>()) {
@@ -415,8 +419,22 @@ void MemoryPool::refuse(size_t nbytes) {
 }
 
 // Flattened: with the calls in it a free takes a fifth longer.
+// The next owner comes after it, as after any other work of the last one.
+[[gnu::noinline]] void MemoryPool::poison(Allocation& block) const noexcept {
+  constexpr uint64_t kWord = ~uint64_t{0};
+  const size_t capacity = block_capacity(block.data);
+  if (block.fence.outstanding() || (block.fence.queue != nullptr && !host_addressable_)) {
+    block.fence.ticket =
+        block.fence.queue->fill(block.data, &kWord, sizeof kWord, capacity / sizeof kWord);
+  } else if (host_addressable_) {
+    std::memset(block.data, 0xFF, capacity);
+  }
+}
+
 [[gnu::flatten]] void MemoryPool::deallocate(Allocation block) noexcept {
   if (block.data == nullptr) return;
+  if (poison_freed_) [[unlikely]]
+    poison(block);
   if (block.fence.outstanding()) [[unlikely]] {
     give_back_unless_late(block.data, block.fence);
   } else if (const char* complaint = give_back(block.data, {})) {

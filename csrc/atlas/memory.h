@@ -107,8 +107,9 @@ struct SegmentInfo {
 
 class MemoryPool final : public Scratch {
  public:
-  // `backend` must outlive the pool. `limit` caps the reserved bytes.
-  MemoryPool(Backend& backend, size_t limit);
+  // `backend` must outlive the pool. `limit` caps the reserved bytes. With `poison_freed` bytes
+  // 0xFF overwrite what deallocate() is given, where it is the host's or one queue has used it.
+  MemoryPool(Backend& backend, size_t limit, bool poison_freed = false);
   ~MemoryPool() override;
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -240,6 +241,7 @@ class MemoryPool final : public Scratch {
   };
 
   [[noreturn]] void refuse(size_t nbytes);
+  void poison(Allocation& block) const noexcept;
   bool take(SizeClass& cls, size_t nbytes, size_t counted, const Queue* queue,
             Allocation& block) noexcept;
   bool take_larger(const SizeClass& cls, int classes, size_t nbytes, const Queue* queue,
@@ -268,7 +270,7 @@ class MemoryPool final : public Scratch {
   void trim_while_growing() noexcept;
 
   Backend& backend_;
-  const bool host_addressable_, has_vendor_;
+  const bool host_addressable_, has_vendor_, poison_freed_;
   // Lock order: growth_ before lock_. growth_ serialises whatever calls the system; lock_ guards
   // all data below.
   mutable std::mutex growth_;
