@@ -86,16 +86,18 @@ sdist: $(call needs,build) ## dist/*.tar.gz
 test: ## Lint, C++ unit tests, generated docs, some tests on the simulated device, then every Python test
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) lint test-core check-docs
-	@$(MAKE) test-sim ARGS="$(SOME_ON_SIM)"
+	@$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
-test-full: ## Every dtype, the tests that take minutes, the sanitizers; SHARD=i/n for a part
+test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulated devices; SHARD=i/n
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
+	@$(MAKE) test-sim
+	@$(MAKE) test-sim BACKENDS=sim,cpu
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
@@ -112,10 +114,12 @@ $(SIM): $(wildcard test/sim/*) $(MODULE)
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
   programs quick)
 
-test-sim: ## The Python tests on the simulated device (ARGS: which tests)
+# Poison would be measured by the tests that measure.
+test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both)
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) $(SIM)
-	HOLOGRAM_BACKENDS=sim HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim OMP_NUM_THREADS=1 \
+	HOLOGRAM_BACKENDS=$(or $(BACKENDS),sim) HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim HOLOGRAM_TEST_SHARD=$(SHARD) \
+	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
 
 test-tsan: ## The unit tests with threads, under ThreadSanitizer

@@ -94,16 +94,18 @@ class TestExecutor(SdkTestCase):
             """
             import torch, torch_hologram as hg
             assert str(hg.Executor().device) == "hologram:0"
+            first, backend = (torch.hologram.get_device_properties(i).backend for i in range(2))
+            names = [backend, hg.BackendType(backend)] + ["auto"] * (backend == first)
             with torch.hologram.device(1):
-                for backend in ("auto", hg.get_default_backend(), str(hg.get_default_backend())):
-                    executor = hg.Executor(backend)
+                for name in names:
+                    executor = hg.Executor(name)
                     assert str(executor.device) == "hologram:1"
                 a = executor.allocate(4)
                 assert hg.buffer_to_tensor(a).device.index == 1
                 assert str(hg.Executor(device=0).device) == "hologram:0"
             for device in (1, "hologram:1", torch.device("hologram:1")):
                 assert str(hg.Executor(device=device).device) == "hologram:1"
-                assert str(hg.Executor(hg.get_default_backend(), device).device) == "hologram:1"
+                assert str(hg.Executor(backend, device).device) == "hologram:1"
             e, f = hg.Executor(device=1), hg.Executor()
             b = e.allocate_boundary(90, 1, 16)
             hg.ops.fill(e, b, 2.0)

@@ -332,10 +332,10 @@ class TestDocumentation(OpsTestCase):
 
     def test_examples(self):
         for arguments, status, text in (
-            (["sdk_vector_add.py", "--size", "1001"], 0, "1001 elements on cpu"),
+            (["sdk_vector_add.py", "--size", "1001"], 0, f"1001 elements on {BACKEND}"),
             (["sdk_vector_add.py", "--backend", "cuda"], 1, "'cuda' is not available"),
             (["sdk_vector_add.py", "--size", "-1"], 2, "must be 0 or more, not -1"),
-            (["backend_selection.py"], 0, "softmax of 1000 on cpu"),
+            (["backend_selection.py"], 0, f"softmax of 1000 on {BACKEND}"),
             (["backend_selection.py", "--prefer", "metal"], 2, "'metal' is not available"),
         ):
             path = ROOT / "examples" / arguments[0]

@@ -327,6 +327,18 @@ class TestStreamsOfTheSimulatedDevice(HologramTestCase):
             **LATE,
         )
 
+    def test_priorities_reach_the_queues(self):
+        run_on_sim(
+            """
+            import ctypes, os
+            sim = ctypes.CDLL(os.environ["HOLOGRAM_BACKEND_PATH"] + "/libhologram_sim.so")
+            for priority, urgent in ((0, 0), (-1, 1), (0, 1), (-1, 2)):
+                with torch.hologram.stream(torch.hologram.Stream(priority=priority)):
+                    assert torch.ones(3, device="hologram").add(1).tolist() == [2, 2, 2]
+                assert sim.sim_urgent_queues() == urgent, (priority, urgent)
+            """
+        )
+
     def test_a_stream_waits_for_anothers_event(self):
         run_on_sim(
             """
@@ -951,6 +963,7 @@ class TestFaults(HologramTestCase):
             assert "copy of 20 bytes failed" in message(x.cpu)
             assert x.sum().item() == 5
             """,
+            HOLOGRAM_POISON_FREED=0,  # is a transfer, too
             HOLOGRAM_TEST_SIM_FAILED_TRANSFER="1,3",
         )
 

@@ -194,6 +194,7 @@ class TestEvents(HologramTestCase):
     def test_elapsed_time(self):
         start, end = (torch.hologram.Event(enable_timing=True) for _ in range(2))
         start.record()
+        start.synchronize()
         time.sleep(0.02)
         end.record()
         end.synchronize()

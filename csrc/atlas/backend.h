@@ -53,8 +53,9 @@ class Backend : public PlanCompiler {
   virtual void free_host(void* data, size_t) noexcept { std::free(data); }
 
   // A queue that is idle. The backend outlives it. A device that is asynchronous has one for each
-  // stream in use, any other only one.
-  virtual std::unique_ptr<Queue> make_queue() = 0;
+  // stream in use, any other only one. Below 0, the priority says that its work is more urgent
+  // than that of queues with 0, as far as the device tells them apart.
+  virtual std::unique_ptr<Queue> make_queue(int priority) = 0;
 
   // For the backend's queues.
   virtual std::shared_ptr<Moment> make_moment() = 0;

@@ -12,7 +12,8 @@ Lanes::Lanes(Backend& backend, PlanCache& plans, Scratch& scratch)
       backend_(backend),
       plans_(plans),
       scratch_(scratch),
-      first_(backend, plans, scratch, several_ ? &lock_ : nullptr) {}
+      first_(backend, plans, scratch, several_ ? &lock_ : nullptr,
+             StreamTable::priority(kDefaultStream)) {}
 
 Lanes::~Lanes() {
   for (Lane* lane = last_made_.load(); lane != nullptr;) delete std::exchange(lane, lane->next);
@@ -22,7 +23,8 @@ Lane& Lanes::make(StreamId stream) {
   const std::lock_guard guard(making_);
   std::atomic<Lane*>& place = others_[place_of(stream)];
   if (Lane* const made = place.load(std::memory_order_relaxed)) return *made;
-  auto lane = std::make_unique<Lane>(backend_, plans_, scratch_, &lock_);
+  auto lane =
+      std::make_unique<Lane>(backend_, plans_, scratch_, &lock_, StreamTable::priority(stream));
   if (capturing_) lane->window.start_capture();
   lane->next = last_made_.load(std::memory_order_relaxed);
   last_made_.store(lane.get(), std::memory_order_release);

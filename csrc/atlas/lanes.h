@@ -26,8 +26,8 @@
 namespace hologram {
 
 struct Lane {
-  Lane(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared)
-      : queue(backend.make_queue()), window(plans, *queue, scratch, shared) {}
+  Lane(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared, int priority)
+      : queue(backend.make_queue(priority)), window(plans, *queue, scratch, shared) {}
 
   const std::unique_ptr<Queue> queue;
   Window window;

@@ -24,7 +24,7 @@ class StreamTable {
 
   bool valid(
       StreamId stream) const noexcept;  // has been handed out, or is the default or a pool stream
-  int priority(StreamId stream) const noexcept { return (stream & 1) != 0 ? -1 : 0; }
+  static int priority(StreamId stream) noexcept { return (stream & 1) != 0 ? -1 : 0; }
 
  private:
   static constexpr int64_t kPoolSize = 32;

@@ -86,7 +86,7 @@ std::unique_ptr<PlanCode> CpuBackend::compile(const Plan& plan) {
   return std::make_unique<Code>(plan);
 }
 
-std::unique_ptr<Queue> CpuBackend::make_queue() {
+std::unique_ptr<Queue> CpuBackend::make_queue(int /*priority*/) {
   return std::make_unique<CallingThread>();
 }
 

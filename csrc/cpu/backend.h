@@ -19,7 +19,7 @@ class CpuBackend final : public Backend {
   void free_segment(void* data, size_t bytes) noexcept override;
   size_t available_memory() const noexcept override;
   std::unique_ptr<PlanCode> compile(const Plan& plan) override;
-  std::unique_ptr<Queue> make_queue() override;
+  std::unique_ptr<Queue> make_queue(int priority) override;
   std::shared_ptr<Moment> make_moment() override;
 
  private:

@@ -55,7 +55,7 @@ struct Idle final : PlanCompiler, Queue, Heap {
 // The CPU backend's.
 struct Real final : PlanCompiler, Queue, Heap {
   std::unique_ptr<Backend> backend = make_cpu_backend(0, 1);
-  std::unique_ptr<Queue> queue = backend->make_queue();
+  std::unique_ptr<Queue> queue = backend->make_queue(0);
   std::unique_ptr<PlanCode> compile(const Plan& plan) override { return backend->compile(plan); }
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override {
     return queue->submit(compiled, frame);

@@ -41,7 +41,7 @@ struct SlowBackend final : Backend {
   size_t available_memory() const noexcept override { return properties_.total_memory; }
   std::unique_ptr<PlanCode> compile(const Plan& plan) override { return compiler_.compile(plan); }
   std::shared_ptr<Moment> make_moment() override { return nullptr; }
-  std::unique_ptr<Queue> make_queue() override {
+  std::unique_ptr<Queue> make_queue(int) override {
     auto queue = std::make_unique<Interpreter>();
     Gate& gate = gates[static_cast<size_t>(queues++)];
     if (properties_.asynchronous) {

@@ -29,7 +29,7 @@ class FakeBackend final : public Backend {
   ~FakeBackend() override { CHECK_EQ(held.load(), 0u); }
 
   std::unique_ptr<PlanCode> compile(const Plan&) override { std::abort(); }
-  std::unique_ptr<Queue> make_queue() override { std::abort(); }
+  std::unique_ptr<Queue> make_queue(int) override { std::abort(); }
   std::shared_ptr<Moment> make_moment() override { std::abort(); }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }

@@ -42,6 +42,8 @@ std::set<int> numbers(const char* variable) {
   return list;
 }
 
+std::atomic<int> urgent_queues{0};
+
 class Backend final : public hologram::Backend {
  public:
   explicit Backend(int ordinal) : ordinal_(ordinal) {
@@ -78,7 +80,8 @@ class Backend final : public hologram::Backend {
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     return std::make_unique<cpu::Code>(plan);
   }
-  std::unique_ptr<hologram::Queue> make_queue() override {
+  std::unique_ptr<hologram::Queue> make_queue(int priority) override {
+    if (priority < 0) ++urgent_queues;
     const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_ + 100 * queues_++;
     return std::make_unique<Queue>(QueueOptions{
         .device = properties_.name,
@@ -109,6 +112,11 @@ constexpr BackendLibrary kLibrary{
 
 const hologram::BackendLibrary* hologram_backend() {
   return &sim::kLibrary;
+}
+
+// How many queues of a priority below 0 there have been, for tests.
+extern "C" [[gnu::visibility("default")]] int sim_urgent_queues() {
+  return sim::urgent_queues.load();
 }
 
 // How often anybody has waited for a queue, for tests.
