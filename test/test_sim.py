@@ -102,6 +102,34 @@ class TestSimulatedDevice(HologramTestCase):
             backends="cpu,sim",
         )
 
+    def test_a_state_of_random_numbers_is_of_no_backend(self):
+        run_on_sim(
+            """
+            import torch
+            def draw(device, generator=None):
+                shape, where = (1001,), dict(device=device, generator=generator)
+                parts = [torch.randn(1, **where), torch.rand(shape, **where)]
+                return torch.cat(parts + [torch.randn(shape, **where)]).cpu()
+
+            torch.manual_seed(3)
+            draw("hologram:1")
+            state = torch.hologram.get_rng_state(1)
+            expected = draw("hologram:1")
+            for generator in (None, torch.Generator("hologram:0"), torch.Generator("cpu")):
+                if generator is None:
+                    torch.hologram.set_rng_state(state, 0)
+                else:
+                    generator.set_state(state)
+                device = "hologram:0" if generator is None else generator.device
+                assert torch.equal(draw(device, generator), expected), device
+                if generator is not None:
+                    copy = generator.clone_state()
+                    assert torch.equal(copy.get_state(), generator.get_state())
+                    assert torch.equal(draw(device, copy), draw(device, generator))
+            """,
+            backends="cpu,sim",
+        )
+
     def test_nothing_waits_before_the_host_looks(self):
         run_on_sim(
             """
@@ -987,6 +1015,85 @@ class TestFaults(HologramTestCase):
             assert y.tolist() == [3.0] * 10
             """,
             HOLOGRAM_TEST_SIM_NO_LAUNCH=2,
+        )
+
+    def test_an_event_is_never_recorded(self):
+        run_on_sim(
+            """
+            import torch
+            def message(call):
+                try:
+                    call()
+                except RuntimeError as error:
+                    return str(error)
+                raise AssertionError("nothing was raised")
+
+            first, lost, waited = (torch.hologram.Event(enable_timing=True) for _ in range(3))
+            side = torch.hologram.Stream()
+            first.record()
+            x = torch.ones(10, device="hologram") + 1
+            lost.record()
+            side.wait_event(lost)  # does not hang, and hears of it
+            with torch.hologram.stream(side):
+                y = torch.ones(5, device="hologram") * 3
+            text = message(side.synchronize)
+            assert "simulated device 0: recording an event failed" in text, text
+            torch.hologram.synchronize()  # said once
+            assert lost.query()
+            assert "was never recorded" in message(lambda: first.elapsed_time(lost))
+            assert (x.tolist(), y.tolist()) == ([2.0] * 10, [3.0] * 5)
+            lost.record()
+            lost.synchronize()
+            assert first.elapsed_time(lost) > 0
+            """,
+            HOLOGRAM_TEST_SIM_LOST_RECORD=2,
+        )
+
+    def test_events_and_streams_that_do_not_fit(self):
+        run_on_sim(
+            """
+            import os, torch
+            def message(call):
+                try:
+                    call()
+                except RuntimeError as error:
+                    return str(error)
+                raise AssertionError("nothing was raised")
+
+            here, there = torch.hologram.current_stream(0), torch.hologram.current_stream(1)
+            a, b = (torch.hologram.Event(enable_timing=True) for _ in range(2))
+            plain = torch.hologram.Event()
+            # Never recorded: done, as CUDA's are.
+            assert a.query()
+            a.synchronize()
+            here.wait_event(a)
+            assert "must be recorded" in message(lambda: a.elapsed_time(b))
+            a.record(here)
+            plain.record(here)
+            assert "enable_timing=True" in message(lambda: a.elapsed_time(plain))
+            text = message(lambda: a.record(there))
+            assert "does not match recording stream's device index 1" in text, text
+            b.record(here)
+            assert "must be completed" in message(lambda: a.elapsed_time(b))
+            b.synchronize()
+            assert a.elapsed_time(b) >= 0
+            there.wait_event(b)
+            assert "index 5 is out of range" in message(lambda: torch.hologram.Stream(device=5))
+            unknown = torch.Stream(stream_id=12345, device_index=0, device_type=20)
+            assert "12345" in message(unknown.synchronize), message(unknown.synchronize)
+            # The devices of a child of a fork are gone, and so are their streams.
+            child = os.fork()
+            if child == 0:
+                texts = [
+                    message(here.synchronize),
+                    message(lambda: torch.ones(1, device="hologram:1")),
+                ]
+                os._exit(0 if all("fork" in text for text in texts) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            for index in range(2):
+                assert torch.ones(2, device=f"hologram:{index}").tolist() == [1.0, 1.0]
+            """,
+            **LATE,
         )
 
     def test_no_memory(self):

@@ -4,28 +4,52 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <optional>
+
+#include "atlas/random.h"
+
 namespace hologram::aten {
 
-// Draws come from a CPU generator held inside, so a delegated random operator gives the very
-// numbers torch's CPU gives for the same seed, without touching the CPU's default generator.
+// torch's CPU generator as an engine of a device's random numbers: a delegated random operator
+// gives the very numbers torch's CPU gives for the same seed, without touching the CPU's default
+// generator.
+class CpuEngine final : public RandomStream::Engine {
+ public:
+  CpuEngine();
+  void load(const RandomState& state) override;
+  void save(RandomState& state) const override;
+  const at::Generator& generator() const { return generator_; }
+
+ private:
+  at::Generator generator_;
+};
+
 class HologramGenerator final : public c10::GeneratorImpl {
  public:
-  HologramGenerator(c10::DeviceIndex device, at::Generator cpu);
+  // Draws from the stream of the device's default generator, or from a stream of its own.
+  HologramGenerator(c10::DeviceIndex device, RandomStream& stream);
+  HologramGenerator(c10::DeviceIndex device, const RandomState& state);
 
   void set_current_seed(uint64_t seed) override;
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override;
   uint64_t current_seed() const override;
   uint64_t seed() override;
+  // The format is that of torch's CPU generators.
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
   static c10::DeviceType device_type() { return c10::DeviceType::PrivateUse1; }
-  const at::Generator& cpu() const { return cpu_; }
+
+  // What torch's CPU kernels draw from to draw from this one.
+  const at::Generator& cpu() const;
 
  private:
   HologramGenerator* clone_impl() const override;
-  at::Generator cpu_;
+
+  std::optional<RandomStream> own_;
+  RandomStream& stream_;
+  mutable CpuEngine engine_;
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);

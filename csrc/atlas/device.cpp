@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -70,6 +71,16 @@ Device& device(int index) {
   if (Device* made = device_if_used(index)) return *made;
   check_device_index(index);
   return make_device(index);
+}
+
+RandomStream& default_random_stream(int index) {
+  check_device_index(index);
+  static auto* streams = [] {
+    auto* made = new std::deque<RandomStream>();  // leaked on purpose, as the devices
+    for (int i = 0; i < device_count(); ++i) made->emplace_back(RandomState(kDefaultSeed));
+    return made;
+  }();
+  return (*streams)[static_cast<size_t>(index)];
 }
 
 Device* device_owning(const void* pointer) noexcept {

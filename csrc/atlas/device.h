@@ -13,6 +13,7 @@
 #include "atlas/lanes.h"
 #include "atlas/memory.h"
 #include "atlas/plan_cache.h"
+#include "atlas/random.h"
 #include "atlas/stream.h"
 
 namespace hologram {
@@ -70,6 +71,10 @@ void check_device_index(int index);
 
 // The device if it has been used already, else nullptr.
 Device* device_if_used(int index) noexcept;
+
+// What the default generator of a device draws from. Throws what device() throws, without making
+// the device: programs seed all devices and use one.
+RandomStream& default_random_stream(int index);
 
 // The device whose memory `pointer` lies in, nullptr if none.
 Device* device_owning(const void* pointer) noexcept;

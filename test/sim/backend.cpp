@@ -4,8 +4,9 @@
 // host cannot touch (the default), "host", or "vendor": the host's, with torch's CPU kernels for
 // those of a vendor. HOLOGRAM_TEST_SIM_DELAY: most microseconds that a
 // queue waits before each task (50). HOLOGRAM_TEST_SIM_SEED: of those delays. Faults, each the
-// numbers of what fails, from 1: HOLOGRAM_TEST_SIM_NO_SEGMENT, HOLOGRAM_TEST_SIM_NO_LAUNCH,
-// HOLOGRAM_TEST_SIM_FAILED_RUN and HOLOGRAM_TEST_SIM_FAILED_TRANSFER of each queue.
+// numbers of what fails, from 1: HOLOGRAM_TEST_SIM_NO_SEGMENT; and of each queue
+// HOLOGRAM_TEST_SIM_NO_LAUNCH, HOLOGRAM_TEST_SIM_FAILED_RUN, HOLOGRAM_TEST_SIM_FAILED_TRANSFER and
+// HOLOGRAM_TEST_SIM_LOST_RECORD, an event that is never recorded.
 #include "atlas/backend_library.h"
 
 #include <algorithm>
@@ -91,6 +92,7 @@ class Backend final : public hologram::Backend {
         .failing_launches = numbers("HOLOGRAM_TEST_SIM_NO_LAUNCH"),
         .failing_runs = numbers("HOLOGRAM_TEST_SIM_FAILED_RUN"),
         .failing_transfers = numbers("HOLOGRAM_TEST_SIM_FAILED_TRANSFER"),
+        .lost_records = numbers("HOLOGRAM_TEST_SIM_LOST_RECORD"),
     });
   }
   std::shared_ptr<hologram::Moment> make_moment() override { return std::make_shared<Moment>(); }

@@ -17,7 +17,9 @@ namespace sim {
 using namespace hologram;
 
 double Moment::milliseconds_since(const hologram::Moment& other) const {
-  const auto passed = time_ - static_cast<const Moment&>(other).time_;
+  const auto& before = static_cast<const Moment&>(other).time_;
+  if (!time_ || !before) throw Error("an event was never recorded: its queue failed");
+  const auto passed = *time_ - *before;
   return std::chrono::duration<double, std::milli>(passed).count();
 }
 
@@ -149,7 +151,10 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
-  return push([moment = std::move(moment)] {
+  return push([this, moment = std::move(moment)] {
+    if (options_.lost_records.contains(++records_)) {
+      throw Error("recording an event failed: injected fault");
+    }
     if (moment != nullptr) static_cast<Moment&>(*moment).take();
   });
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -25,11 +26,13 @@ using hologram::Ticket;
 class Moment final : public hologram::Moment {
  public:
   void take() { time_ = Clock::now(); }
+  // Throws Error where one of them was never taken.
   double milliseconds_since(const hologram::Moment& other) const override;
 
  private:
   using Clock = std::chrono::steady_clock;
-  Clock::time_point time_;  // written before the ticket is done, read afterwards
+  // Written before the ticket is done, read afterwards.
+  std::optional<Clock::time_point> time_;
 };
 
 struct QueueOptions {
@@ -41,6 +44,7 @@ struct QueueOptions {
   std::set<int> failing_launches;   // of passes: cannot be enqueued
   std::set<int> failing_runs;       // of passes: fail while they run
   std::set<int> failing_transfers;  // of copies and fills
+  std::set<int> lost_records;       // of events: their moment does not come
 };
 
 class Queue final : public hologram::Queue {
@@ -81,7 +85,7 @@ class Queue final : public hologram::Queue {
   std::atomic<int> passes_submitted_{0};
   // The thread's.
   std::minstd_rand random_;
-  int passes_ = 0, transfers_ = 0;
+  int passes_ = 0, transfers_ = 0, records_ = 0;
   std::thread thread_;  // last: it uses all of the above
 };
 
