@@ -331,11 +331,13 @@ class TestDocumentation(OpsTestCase):
         self.assertEqual(named, set(ops.BUFFERS))
 
     def test_examples(self):
+        # The example asks for the package's own backends first.
+        first = next((k.value for k in hg.backend.PRIORITY if hg.backend.is_available(k)), BACKEND)
         for arguments, status, text in (
             (["sdk_vector_add.py", "--size", "1001"], 0, f"1001 elements on {BACKEND}"),
             (["sdk_vector_add.py", "--backend", "cuda"], 1, "'cuda' is not available"),
             (["sdk_vector_add.py", "--size", "-1"], 2, "must be 0 or more, not -1"),
-            (["backend_selection.py"], 0, f"softmax of 1000 on {BACKEND}"),
+            (["backend_selection.py"], 0, f"softmax of 1000 on {first}"),
             (["backend_selection.py", "--prefer", "metal"], 2, "'metal' is not available"),
         ):
             path = ROOT / "examples" / arguments[0]
