@@ -1141,6 +1141,15 @@ class TestPage(HologramTestCase):
         for file, code in excerpts:
             self.assertIn(code, (ROOT / file).read_text())
 
+    def test_backend_folders_have_equal_files(self):
+        table = self.PAGE.split("| file |")[1].split("\n\n")[0]
+        files = re.findall(r"`(\w+\.(?:h|cpp))`", table)
+        self.assertEqual(len(files), 6)
+        for file in files:
+            self.assertTrue((ROOT / "csrc" / "cpu" / file).exists(), file)
+            if file != "code.h":
+                self.assertTrue((ROOT / "test" / "sim" / file).exists(), file)
+
     def test_its_files_are_there(self):
         for file in re.findall(r"`((?:test|csrc)/[\w/.]+\.\w+)`", self.PAGE):
             self.assertTrue((ROOT / file).exists(), file)

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "cpu/backend.h"
+#include "cpu/queue.h"
 
 namespace hologram::aten {
 namespace {

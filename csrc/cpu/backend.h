@@ -2,13 +2,8 @@
 #pragma once
 
 #include "atlas/backend.h"
-#include "cpu/executor.h"
 
 namespace hologram::cpu {
-
-// Where the threads of groups come from, the calling thread alone until set. The embedder sets it
-// once, to something that lives as long as the process.
-void set_parallel(Parallel& parallel) noexcept;
 
 class CpuBackend final : public Backend {
  public:
@@ -19,8 +14,8 @@ class CpuBackend final : public Backend {
   void free_segment(void* data, size_t bytes) noexcept override;
   size_t available_memory() const noexcept override;
   std::unique_ptr<PlanCode> compile(const Plan& plan) override;
-  std::unique_ptr<Queue> make_queue(int priority) override;
-  std::shared_ptr<Moment> make_moment() override;
+  std::unique_ptr<hologram::Queue> make_queue(int priority) override;
+  std::shared_ptr<hologram::Moment> make_moment() override;
 
  private:
   DeviceProperties properties_;

@@ -7,7 +7,7 @@
 
 #include "atlas/error.h"
 #include "check.h"
-#include "cpu/allocator.h"
+#include "cpu/memory.h"
 #include "cpu/backend.h"
 
 using namespace hologram;

@@ -1,4 +1,4 @@
-#include "cpu/allocator.h"
+#include "cpu/memory.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
