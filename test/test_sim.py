@@ -705,6 +705,9 @@ class TestMemoryOfItsOwn(HologramTestCase):
 
     def test_the_host_faults(self):
         variables = {"HOLOGRAM_BACKENDS": "sim", "HOLOGRAM_BACKEND_PATH": build_sim()}
+        # AddressSanitizer would report the fault in place of the signal.
+        options = [os.environ.get("ASAN_OPTIONS", ""), "handle_segv=0"]
+        variables["ASAN_OPTIONS"] = ":".join(filter(None, options))
         done = subprocess.run(
             [
                 sys.executable,
