@@ -630,7 +630,7 @@ bool prepare(const Rule& rule, at::ArrayRef<Argument> in, const Tensor* out, Ten
       made.layout = Layout::scalar;
     } else {
       made.layout = Layout::strided;
-      made.strides = {strides.data(), strides.size()};
+      made.strides = strides.data();
     }
     return made;
   };

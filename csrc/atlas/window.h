@@ -95,7 +95,7 @@ struct View {
   int64_t offset;  // bytes from the start of the block to element 0
   DType dtype;
   Layout layout;
-  std::span<const int64_t> strides{};  // bytes, of a strided view
+  const int64_t* strides = nullptr;  // bytes, of a strided view: as many as the space has sizes
 };
 
 struct Operands {
@@ -260,7 +260,9 @@ class Window {
   Window* pending_elsewhere(std::span<const Operands> list) const;
   uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
                      bool written);
-  uint16_t another_access(const View& view, uint64_t key, bool written);
+  uint16_t strided_access_of(const View& view, const Operands& operands, uint16_t space,
+                             uint64_t number, bool written);
+  uint16_t another_access(const View& view, const Operands& operands, uint64_t key, bool written);
   void write(const BlockState& block, uint16_t access);
   void compare(uint16_t access, uint16_t other);
   void make_crowd(BlockState& block);
