@@ -143,9 +143,10 @@ struct Costs {
 
 // A chain of `operations` on 16 elements: y = x * 2; y = y + x; ... Each result is a block of its
 // own; all but the last die before the flush, or with `keep` after it.
+template <class Executor = Idle>
 Costs chain(int operations, bool keep, double clock) {
-  Idle idle;
-  Stream stream(idle);
+  Executor executor;
+  Stream stream(executor);
   std::vector<float> memory(kCount);
   BlockState* x = stream.make(memory.data(), kCount, true);
   std::vector<BlockState*> results(static_cast<size_t>(operations));
@@ -368,6 +369,8 @@ int main() {
   line("cache-hit flush of 10 operations without execution, 9 temporaries", ten.flush, 150);
   line("cache-hit flush of 10 operations without execution, 10 results", kept.flush, 150);
   line("cache-hit flush of 4000 operations without execution, per operation", many.flush / 4000);
+  line("flush with execution of 2 operations of 16 floats", chain<Real>(2, false, clock).flush,
+       250);
   const First random = first_execution(random_program, 4);
   const First adam = first_execution(adam_program, 16);
   line("first execution of 60 random operations, above later ones", random.first - random.later,

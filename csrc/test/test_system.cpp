@@ -7,8 +7,8 @@
 
 #include "atlas/error.h"
 #include "check.h"
-#include "cpu/memory.h"
 #include "cpu/backend.h"
+#include "cpu/memory.h"
 
 using namespace hologram;
 
