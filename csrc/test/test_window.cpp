@@ -548,7 +548,7 @@ namespace {
 
 // A part of a matrix of floats.
 View part(TestBlock* block, int64_t offset, std::span<const int64_t> strides) {
-  return {block, 4 * offset, DType::f32, Layout::strided, strides};
+  return {block, 4 * offset, DType::f32, Layout::strided, strides.data()};
 }
 
 }  // namespace
