@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import HologramTestCase, run_python, several_devices
+from rows import COMPARISONS, EXACT_UNARY, LOGICAL, UNARY
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -16,13 +17,6 @@ from torch.testing._internal.common_utils import (
 
 hologram = torch.hologram
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# The rows of the op table that torch computes from x alone.
-UNARY = (
-    "neg abs relu reciprocal sqrt rsqrt exp exp2 expm1 log log2 log1p tanh sigmoid erf sin cos "
-    "floor ceil round trunc"
-).split()
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-LOGICAL = ("logical_and", "logical_or", "logical_xor")
 # Where torch makes zeros of denormal results: the reference is its float64, rounded.
 FLUSHED_BY_TORCH = {("erf", torch.bfloat16), ("sigmoid", torch.float32)}
 
@@ -73,7 +67,7 @@ class TestSpecialValues(HologramTestCase):
     @parametrize("dtype", FLOATS)
     @parametrize("row", UNARY)
     def test_unary(self, row, dtype):
-        exact = row in "neg abs relu reciprocal floor ceil round trunc".split()
+        exact = row in EXACT_UNARY
         # The other functions of torch are a few ulps off themselves.
         ulps = 0 if exact else 4
         function, x = getattr(torch, row), specials(dtype)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import BACKEND, HologramTestCase
+from rows import ROWS
 from test_pointwise_native import OTHER_NATIVE
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -30,7 +31,6 @@ hologram = torch.hologram
 aten = torch.ops.aten
 N = 999  # a whole number of vectors and a rest
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.int64, torch.bool)
-ROWS = {name: arity for name, arity, _, _ in _C.op_rows()}
 ROWS_OF_GROUPS = {"fma"}  # no operator of torch's
 # The operators that are several rows, each in its forms. Operands: x, y, a third one, a condition.
 COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
@@ -47,6 +47,7 @@ COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
     "tanh_backward": [lambda x, y, z: aten.tanh_backward(x, y)],
     "threshold_backward": [lambda x, y, z: aten.threshold_backward(x, y, 0.1)],
     "gelu": [lambda x, y, z: F.gelu(x), lambda x, y, z: F.gelu(x, approximate="tanh")],
+    "gelu_": [lambda x, y, z: aten.gelu_(x)],
     "gelu_backward": [
         lambda x, y, z: aten.gelu_backward(x, y),
         lambda x, y, z: aten.gelu_backward(x, y, approximate="tanh"),
@@ -96,7 +97,7 @@ def _step(optimizer: type, x: torch.Tensor, grad: torch.Tensor, **options: Any) 
 
 
 def _row(name: str) -> list[Callable[..., torch.Tensor]]:
-    arity, function = ROWS[name], getattr(torch, name)
+    arity, function = ROWS[name]["arity"], getattr(torch, name)
     if name == "where":
         return [lambda x, y, z: torch.where(x != 0, y, z)]
     if name == "clamp":

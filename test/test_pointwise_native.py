@@ -15,6 +15,9 @@ import numpy
 import pytest
 import torch
 from common import DELEGATED, HologramTestCase
+from rows import ROWS
+from rows import SAME_BITS_BINARY as BINARY
+from rows import SAME_BITS_UNARY as UNARY
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -23,11 +26,15 @@ from torch.testing._internal.common_utils import (
 
 from torch_hologram import _C
 
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
-UNARY = ("neg", "abs", "relu", "reciprocal")
-NATIVE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
-OTHER_DTYPES = (
+NATIVE_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
     torch.int32,
+)
+OTHER_DTYPES = (
     torch.complex64,
     torch.bool,
     torch.uint8,
@@ -192,14 +199,7 @@ def new_outs(form: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
 # Rows and compositions of rows with functions or roundings of the device's own, which are not the
 # CPU's bits; their accuracy and special values are tested in test_executor.py, their agreement with
 # torch in test/conformance.
-OWN_ARITHMETIC = {
-    "_fused_adam", "_fused_adamw", "_fused_sgd", "addcdiv", "addcmul", "ceil", "clamp", "clamp_max",
-    "clamp_min", "cos", "elu", "eq", "erf", "exp", "exp2", "expm1", "floor", "ge", "gelu",
-    "gelu_backward", "gt", "hardswish", "le", "lerp", "log", "log1p", "log2", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "lt", "ne", "pow", "round", "rsqrt", "rsub",
-    "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sqrt", "tanh", "tanh_backward",
-    "threshold_backward", "trunc", "where",
-}  # fmt: skip
+OWN_ARITHMETIC = {*ROWS, *_C.composites(), "_fused_adam", "_fused_adamw", "_fused_sgd"} - {"fma"}
 
 
 class TestTable(PointwiseTestCase):
@@ -210,7 +210,7 @@ class TestTable(PointwiseTestCase):
             if kind == "native"
         }
         rows = {name.removesuffix("_") for name in native - OTHER_NATIVE}
-        self.assertEqual(rows, OWN_ARITHMETIC.union(BINARY + UNARY))
+        self.assertEqual(rows, OWN_ARITHMETIC)
 
     def test_every_overload_is_native(self):
         native = {name for name, kind in _C.operator_table() if kind == "native"}
@@ -225,7 +225,8 @@ class TestIntegers(PointwiseTestCase):
         """Whether torch computes them as they are, promotes them or raises."""
         x, y = operands(dtype, 60)
         flag = x != y
-        for row, arity, *_ in _C.op_rows():
+        for row, columns in ROWS.items():
+            arity = columns["arity"]
             function = getattr(torch, row, None)
             if function is None or row == "fma":
                 continue

@@ -40,7 +40,10 @@ class Mutant(NamedTuple):
         return not self.path.startswith("csrc/aten/")
 
 
-CANONICALISER = "csrc/atlas/canonicalise.cpp"
+ALGEBRA = "csrc/atlas/algebra.cpp"
+BATCHING = "csrc/atlas/batching.cpp"
+DEAD_CODE = "csrc/atlas/dead_code.cpp"
+GROUPING = "csrc/atlas/grouping.cpp"
 WINDOW = "csrc/atlas/window.cpp"
 OVERLAP = "csrc/atlas/overlap.cpp"
 PROGRAM = "csrc/atlas/program.cpp"
@@ -49,87 +52,87 @@ RECORDER = "csrc/aten/record.cpp"
 MUTANTS = (
     Mutant(
         "a value stays in flight when a part of its bytes is overwritten",
-        CANONICALISER,
+        GROUPING,
         "for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;",
         "",
     ),
     Mutant(
         "a store does not wait for loads of a part of its bytes",
-        CANONICALISER,
+        GROUPING,
         "for (const size_t group : states_[other].loaded_in) result.strict.push_back(root(group));",
         "",
     ),
     Mutant(
         "a load does not wait for stores to a part of its bytes",
-        CANONICALISER,
+        GROUPING,
         "if (states_[other].latest != kNoValue) result.push_back(states_[other].latest);",
         "static_cast<void>(other);",
     ),
     Mutant(
         "liveness off by one: the last access of a program counts as dead",
-        CANONICALISER,
+        GROUPING,
         "for (size_t access = 0; access < states_.size(); ++access) {\n      const ValueId id",
         "for (size_t access = 0; access + 1 < states_.size(); ++access) {\n      const ValueId id",
     ),
     Mutant(
         "operands of sub and div are sorted like those of add",
-        CANONICALISER,
+        ALGEBRA,
         "op_info(node.op).has(kCommutative) && node.b < node.a",
         "op_info(node.op).arity == 2 && node.b < node.a",
     ),
     Mutant(
         "all numbers of a group share one slot",
-        CANONICALISER,
+        DEAD_CODE,
         "node.a = static_cast<uint16_t>(member.immediates.size() - 1);",
         "node.a = 0;",
     ),
     Mutant(
         "of two stores of equal values the second is dropped",
-        CANONICALISER,
-        "if (!values_[id].wanted) continue;",
-        "if (!values_[id].wanted || live[values_[id].node]) continue;",
+        DEAD_CODE,
+        "if (!values[id].wanted) continue;",
+        "if (!values[id].wanted || live[values[id].node]) continue;",
     ),
     Mutant(
         "values are equal if their first operands are",
-        CANONICALISER,
+        GROUPING,
         "old.a == node.a && old.b == node.b && old.c == node.c",
         "old.a == node.a",
     ),
     Mutant(
         "float32 to bfloat16 and back is folded",
-        CANONICALISER,
+        GROUPING,
         "const bool exact = from == to ||",
         "const bool exact = from == to || to == DType::bf16 ||",
     ),
     Mutant(
         "batches merge groups with other operations",
-        CANONICALISER,
+        BATCHING,
         "const uint16_t fields[] = {static_cast<uint16_t>(node.kind),\n"
-        "                                 static_cast<uint16_t>(node.op),",
+        "                               static_cast<uint16_t>(node.op),",
         "const uint16_t fields[] = {static_cast<uint16_t>(node.kind),\n"
-        "                                 uint16_t{0},",
+        "                               uint16_t{0},",
     ),
     Mutant(
         "x + 0 is x, also where x is -0",
-        CANONICALISER,
+        ALGEBRA,
         "return special == (std::signbit(info.identity) ? Special::negative_zero : Special::zero);",
         "return special == Special::zero || special == Special::negative_zero;",
     ),
     Mutant(
         "a group runs beside the one whose result it loads",
-        CANONICALISER,
-        "levels[root(before)] + 1);",
-        "levels[root(before)]);",
+        BATCHING,
+        "levels[drafts.root(before)] + 1);",
+        "levels[drafts.root(before)]);",
     ),
     Mutant(
         "groups merge over one that lies between them",
-        CANONICALISER,
+        GROUPING,
         "if (root(follower) <= into) return false;",
         "if (root(follower) < from) return false;",
     ),
     Mutant(
         "a value of another class is used without its conversion",
-        CANONICALISER,
+        GROUPING,
         "state.in_flight = same_class;",
         "state.in_flight = true;",
     ),
@@ -143,7 +146,7 @@ MUTANTS = (
     Mutant(
         "a block freed while instructions on it wait goes back at once",
         WINDOW,
-        "if (open && program.program.slots[block->slot].inside) {",
+        "if (open && program.program.slots[block->place.slot].inside) {",
         "if (open) {",
     ),
     Mutant(
@@ -179,8 +182,8 @@ MUTANTS = (
     ),
     Mutant(
         "x * 1 is x where denormals are flushed",
-        CANONICALISER,
-        "if (program_.float_mode != 0 && draft.compute_class != ComputeClass::i64) return false;",
+        ALGEBRA,
+        "if (e.program.float_mode != 0 && e.compute_class != ComputeClass::i64) return false;",
         "",
     ),
     Mutant(

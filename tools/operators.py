@@ -1,16 +1,19 @@
-"""Write docs/operators.md: how every ATen operator is served on the device.
+"""Write docs/operators.md: how every ATen operator is served on the device. In
+docs/custom-operators.md write the functions that expressions may have: the rows of the op table.
 
 The classification is read from torch's dispatcher with the package loaded; what the conformance
 suite has run is read from test/conformance/results.json (see tools/conformance.py).
 
-usage: python tools/operators.py            write docs/operators.md
-       python tools/operators.py --check    exit with 1 if the file is not what would be written
+usage: python tools/operators.py            write both
+       python tools/operators.py --check    exit with 1 if a file is not what would be written
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,7 @@ import torch_hologram
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "operators.md"
+FUNCTIONS_PAGE = ROOT / "docs" / "custom-operators.md"
 RESULTS = ROOT / "test" / "conformance" / "results.json"
 
 # The dispatch keys of the device's tensors with the kind of tensor that carries each.
@@ -150,23 +154,45 @@ def torch_minor() -> str:
     return ".".join(torch.__version__.split(".")[:2])
 
 
+def functions_page() -> str:
+    """The text of docs/custom-operators.md with the functions that the op table has now."""
+    # fma is no function of torch's.
+    names = sorted(row["name"] for row in torch_hologram._C.op_rows() if row["name"] != "fma")
+    item = textwrap.fill(
+        "- the functions of the operation table, which are torch's functions of the same name: "
+        f"`{' '.join(names)}`. `clamp` takes both bounds.",
+        width=110,
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
+    pattern = r"- the functions of the operation table.*?both bounds\."
+    text, found = re.subn(
+        pattern, lambda _: item, FUNCTIONS_PAGE.read_text(), count=1, flags=re.DOTALL
+    )
+    if not found:
+        raise ValueError(f"{FUNCTIONS_PAGE} has no list of functions")
+    return text
+
+
 def main() -> int:
     if sys.argv[1:] not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
+    pages = {PAGE: page(), FUNCTIONS_PAGE: functions_page()}
     if not sys.argv[1:]:
-        PAGE.write_text(page())
-        print(f"wrote {PAGE.relative_to(ROOT)}")
+        for path, text in pages.items():
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
         return 0
     recorded = json.loads(RESULTS.read_text())["torch"]
     if recorded != torch_minor():
         # Every torch has other operators; the page is about the one that is developed with.
         print(f"{PAGE.name} is about torch {recorded}, this is {torch_minor()}: not compared")
         return 0
-    if not PAGE.exists() or PAGE.read_text() != page():
-        print(f"{PAGE.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
-        return 1
-    return 0
+    old = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    for path in old:
+        print(f"{path.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
+    return 1 if old else 0
 
 
 if __name__ == "__main__":

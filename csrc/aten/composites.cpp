@@ -1,17 +1,15 @@
 // Operators that are several rows of the op table: activations and their derivatives, the fused
 // multiply-adds of optimizers. Each has torch's formula, in torch's order.
 //
-// An operator is a builder and the ATen signatures it serves. What recording declines goes to
-// torch's kernel.
+// An operator is a builder and its name: all overloads that take these operands follow, functional,
+// in-place, with `out` or `grad_input` (aten/overloads.h). One that chooses between builders, or
+// prepares their operands, is a function. What recording declines goes to torch's kernel.
 #include "aten/precompiled.h"
-
-#include <torch/library.h>
 
 #include <array>
 #include <cmath>
 
-#include "aten/compat.h"
-#include "aten/delegate.h"
+#include "aten/overloads.h"
 #include "aten/pointwise.h"
 #include "aten/record.h"
 
@@ -22,18 +20,71 @@ using at::Scalar;
 using at::Tensor;
 
 constexpr DTypeSet kReals = kReal;
-constexpr DTypeSet kNumbers = kReal | dtype_bit(DType::i64);
+constexpr DTypeSet kNumbers = kReal | kIntegral;
 
 template <class... In>
-bool attempt(Service& here, const Composite& composite, const Tensor* out, Tensor* fresh,
-             const In&... in) {
+bool record_as(const Composite& composite, const Target& to, const In&... in) {
   const std::array<Argument, sizeof...(In)> arguments{Argument(in)...};
-  if (!record_composite(composite, arguments, out, fresh)) {
-    return false;
+  return record_composite(composite, arguments, to.out, to.fresh);
+}
+
+// Recorders of overloads: of one builder, and of a function that chooses.
+template <const Composite& composite, class... In>
+struct Built {
+  static bool record(OpCounter& counter, const Target& to, const In&... in) {
+    if (!record_as(composite, to, in...)) return false;
+    note_native(counter);
+    return true;
   }
-  note_native(here.counter);
+};
+template <auto choose>
+struct Chosen {
+  template <class... In>
+  static bool record(OpCounter& counter, const Target& to, const In&... in) {
+    if (!choose(to, in...)) return false;
+    note_native(counter);
+    return true;
+  }
+};
+
+// What register_composites() does, by name, in the order of this file.
+struct Entry {
+  const char* name;
+  void (*add)(const c10::OperatorName&, const Signature&);
+};
+std::vector<Entry>& entries() {
+  static auto* made = new std::vector<Entry>();
+  return *made;
+}
+
+template <class T>
+using Operand = std::remove_cv_t<std::remove_reference_t<T>>;
+template <char code>
+using OperandOf = std::conditional_t<code == 't', Tensor, Scalar>;
+
+template <const Composite& composite>
+bool enter_composite() {
+  // (In a lambda, so that the operands become a pack.)
+  return []<size_t... i>(std::index_sequence<i...>) {
+    using Recorder = Built<composite, OperandOf<composite.operands[i]>...>;
+    entries().push_back(
+        {composite.name, &Overloads<Recorder, OperandOf<composite.operands[i]>...>::add});
+    return true;
+  }
+  (std::make_index_sequence<std::char_traits<char>::length(composite.operands)>());
+}
+template <auto choose, class... In>
+bool enter_choice(const char* name, bool (*)(const Target&, In...)) {
+  entries().push_back({name, &Overloads<Chosen<choose>, Operand<In>...>::add});
   return true;
 }
+
+// After a Composite, or a function that records one: bool (const Target&, operands ...).
+#define HOLOGRAM_COMPOSITE(composite) \
+  [[maybe_unused]] const bool composite##_is_registered = enter_composite<composite>()
+#define HOLOGRAM_CHOICE(function)                        \
+  [[maybe_unused]] const bool function##_is_registered = \
+      enter_choice<&function>(#function, &function)
 
 View scaled(Builder& b, View x, View factor) {
   return b.apply(Op::mul, {x, factor});
@@ -52,14 +103,16 @@ constexpr Composite kSub{kAdd.dtypes, kAdd.build, kAdd.traits | kNoBool};  // al
 constexpr Composite kAddcmul{
     kNumbers,
     [](Builder& b, const View* in) { multiply_add(b, scaled(b, in[1], in[3]), in[2], in[0]); },
-    kParameter};
+    kParameter, "addcmul", "ttts"};
+HOLOGRAM_COMPOSITE(kAddcmul);
 // self + value * a / b
 constexpr Composite kAddcdiv{kReals,
                              [](Builder& b, const View* in) {
                                const View left = scaled(b, in[1], in[3]);
                                b.apply(Op::add, {in[0], b.apply(Op::div, {left, in[2]})});
                              },
-                             kParameter};
+                             kParameter, "addcdiv", "ttts"};
+HOLOGRAM_COMPOSITE(kAddcdiv);
 // Weight below 0.5: self + weight * (end - self), else end + (weight - 1) * (end - self). The third
 // operand is the coefficient.
 constexpr Composite kLerpLow{kReals,
@@ -73,29 +126,41 @@ constexpr Composite kLerpHigh{kReals,
                               },
                               kParameter | kOneDtype};
 // x / (1 + exp(-x))
-constexpr Composite kSilu{kReals, [](Builder& b, const View* in) {
+constexpr Composite kSilu{kReals,
+                          [](Builder& b, const View* in) {
                             const View e = b.apply(Op::exp, {b.apply(Op::neg, {in[0]})});
                             b.apply(Op::div, {in[0], b.apply(Op::add, {e, b.number(1)})});
-                          }};
+                          },
+                          kPlain, "silu", "t"};
+HOLOGRAM_COMPOSITE(kSilu);
 // grad * s * (1 + x * (1 - s)), s = sigmoid(x)
 constexpr Composite kSiluBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View s = b.apply(Op::sigmoid, {in[1]});
       const View rest = b.apply(Op::mul, {in[1], b.apply(Op::sub, {b.number(1), s})});
       const View factor = b.apply(Op::add, {rest, b.number(1)});
       b.apply(Op::mul, {b.apply(Op::mul, {in[0], s}), factor});
-    }};
+    },
+    kPlain, "silu_backward", "tt"};
+HOLOGRAM_COMPOSITE(kSiluBackward);
 // grad * (1 - y) * y
-constexpr Composite kSigmoidBackward{kReals, [](Builder& b, const View* in) {
+constexpr Composite kSigmoidBackward{kReals,
+                                     [](Builder& b, const View* in) {
                                        const View rest = b.apply(Op::sub, {b.number(1), in[1]});
                                        b.apply(Op::mul, {b.apply(Op::mul, {in[0], rest}), in[1]});
-                                     }};
+                                     },
+                                     kPlain, "sigmoid_backward", "tt"};
+HOLOGRAM_COMPOSITE(kSigmoidBackward);
 // grad * (1 - y * y)
 constexpr Composite kTanhBackward{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View minus = b.apply(Op::neg, {in[1]});
       b.apply(Op::mul, {in[0], multiply_add(b, minus, in[1], b.number(1))});
-    }};
+    },
+    kPlain, "tanh_backward", "tt"};
+HOLOGRAM_COMPOSITE(kTanhBackward);
 // 0 where x <= threshold, else grad; of x, grad and threshold, the order of torch's kernel: the
 // strides of the result are those of its first operand.
 constexpr Composite kThresholdBackward{kNumbers,
@@ -156,22 +221,31 @@ constexpr Composite kGeluTanhBackward{
     },
     kOneDtype};
 // clamp of one side: the other bound is out of the way.
-constexpr Composite kClampMin{kReals, [](Builder& b, const View* in) {
+constexpr Composite kClampMin{kReals,
+                              [](Builder& b, const View* in) {
                                 b.apply(Op::clamp, {in[0], in[1], b.number(INFINITY)});
-                              }};
-constexpr Composite kClampMax{kReals, [](Builder& b, const View* in) {
+                              },
+                              kPlain, "clamp_min", "ts"};
+HOLOGRAM_COMPOSITE(kClampMin);
+constexpr Composite kClampMax{kReals,
+                              [](Builder& b, const View* in) {
                                 b.apply(Op::clamp, {in[0], b.number(-INFINITY), in[1]});
-                              }};
+                              },
+                              kPlain, "clamp_max", "ts"};
+HOLOGRAM_COMPOSITE(kClampMax);
 constexpr Composite kClamp{kNumbers, [](Builder& b, const View* in) {
                              b.apply(Op::clamp, {in[0], in[1], in[2]});
                            }};
 // x * min(max(x + 3, 0), 6) / 6
 constexpr Composite kHardswish{
-    kReals, [](Builder& b, const View* in) {
+    kReals,
+    [](Builder& b, const View* in) {
       const View high = b.apply(Op::add, {in[0], b.number(3)});
       const View gate = b.apply(Op::clamp, {high, b.number(0), b.number(6)});
       b.apply(Op::div, {b.apply(Op::mul, {in[0], gate}), b.number(6)});
-    }};
+    },
+    kPlain, "hardswish", "t"};
+HOLOGRAM_COMPOSITE(kHardswish);
 // Of x, alpha * scale, scale and input_scale: (exp(x * input_scale) - 1) * alpha * scale where
 // x <= 0, else x * scale.
 constexpr Composite kElu{
@@ -216,62 +290,8 @@ const Composite* power_composite(double exponent, at::ScalarType type) {
   return exponent == -1 ? &kInverse : nullptr;
 }
 
-// The forms of an operator. A tag names the overload that is delegated to.
-
-template <class Tag, const Composite& composite, class... Others>
-Tensor& inplace_form(Tensor& self, const Others&... others) {
-  static Service& here = *new Service(Tag::name, Tag::overload);
-  if (!attempt(here, composite, &self, nullptr, std::as_const(self), others...)) {
-    here.delegate(self, others...);
-  }
-  return self;
-}
-
-template <class Tag, const Composite& composite, class... In>
-Tensor functional_form(const In&... in) {
-  static Service& here = *new Service(Tag::name, Tag::overload);
-  Tensor fresh;
-  return attempt(here, composite, nullptr, &fresh, in...) ? fresh : here.delegate(in...);
-}
-
-template <class Tag, const Composite& composite, class... In>
-Tensor& out_form(const In&... in, Tensor& out) {
-  static Service& here = *new Service(Tag::name, Tag::overload);
-  if (!attempt(here, composite, &out, nullptr, in...)) {
-    here.delegate(in..., out);
-  }
-  return out;
-}
-
-#define HOLOGRAM_TAG(tag, operator_name, overload_name)    \
-  struct tag {                                             \
-    static constexpr const char* name = operator_name;     \
-    static constexpr const char* overload = overload_name; \
-  }
-HOLOGRAM_TAG(addcmul_tag, "aten::addcmul", "");
-HOLOGRAM_TAG(addcmul_inplace_tag, "aten::addcmul_", "");
-HOLOGRAM_TAG(addcmul_out_tag, "aten::addcmul", "out");
-HOLOGRAM_TAG(addcdiv_tag, "aten::addcdiv", "");
-HOLOGRAM_TAG(addcdiv_inplace_tag, "aten::addcdiv_", "");
-HOLOGRAM_TAG(addcdiv_out_tag, "aten::addcdiv", "out");
-HOLOGRAM_TAG(silu_tag, "aten::silu", "");
-HOLOGRAM_TAG(silu_inplace_tag, "aten::silu_", "");
-HOLOGRAM_TAG(silu_out_tag, "aten::silu", "out");
-HOLOGRAM_TAG(silu_backward_tag, "aten::silu_backward", "");
-HOLOGRAM_TAG(sigmoid_backward_tag, "aten::sigmoid_backward", "");
-HOLOGRAM_TAG(tanh_backward_tag, "aten::tanh_backward", "");
-HOLOGRAM_TAG(hardswish_tag, "aten::hardswish", "");
-HOLOGRAM_TAG(hardswish_inplace_tag, "aten::hardswish_", "");
-HOLOGRAM_TAG(hardswish_out_tag, "aten::hardswish", "out");
-HOLOGRAM_TAG(clamp_min_tag, "aten::clamp_min", "");
-HOLOGRAM_TAG(clamp_min_inplace_tag, "aten::clamp_min_", "");
-HOLOGRAM_TAG(clamp_max_tag, "aten::clamp_max", "");
-HOLOGRAM_TAG(clamp_max_inplace_tag, "aten::clamp_max_", "");
-#undef HOLOGRAM_TAG
-
-// lerp chooses its formula by the weight.
-bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
-                  const Tensor& end, const Scalar& weight) {
+// Chooses its formula by the weight.
+bool lerp(const Target& to, const Tensor& self, const Tensor& end, const Scalar& weight) {
   // In the precision in which torch computes. What that does not have is refused before it becomes
   // an infinity, which would pass.
   const bool is_double = self.scalar_type() == c10::ScalarType::Double;
@@ -283,185 +303,103 @@ bool attempt_lerp(Service& here, const Tensor* out, Tensor* fresh, const Tensor&
   };
   const double number = narrowed(weight.to<double>());
   if (std::abs(number) < 0.5) {
-    return attempt(here, kLerpLow, out, fresh, self, end, weight);
+    return record_as(kLerpLow, to, self, end, weight);
   }
-  const double coefficient = narrowed(number - 1);
-  return attempt(here, kLerpHigh, out, fresh, self, end, Scalar(coefficient));
+  return record_as(kLerpHigh, to, self, end, Scalar(narrowed(number - 1)));
 }
-Tensor lerp(const Tensor& self, const Tensor& end, const Scalar& weight) {
-  static Service& here = *new Service("aten::lerp", "Scalar");
-  Tensor fresh;
-  return attempt_lerp(here, nullptr, &fresh, self, end, weight) ? fresh
-                                                                : here.delegate(self, end, weight);
-}
-Tensor& lerp_(Tensor& self, const Tensor& end, const Scalar& weight) {
-  static Service& here = *new Service("aten::lerp_", "Scalar");
-  if (!attempt_lerp(here, &self, nullptr, std::as_const(self), end, weight)) {
-    here.delegate(self, end, weight);
-  }
-  return self;
-}
-Tensor& lerp_out(const Tensor& self, const Tensor& end, const Scalar& weight, Tensor& out) {
-  static Service& here = *new Service("aten::lerp", "Scalar_out");
-  if (!attempt_lerp(here, &out, nullptr, self, end, weight)) {
-    here.delegate(self, end, weight, out);
-  }
-  return out;
-}
+HOLOGRAM_CHOICE(lerp);
 
+// torch refuses some other ones, such as True and, for integers, 1.0.
+bool is_one(const Scalar& alpha) {
+  return alpha.isIntegral(/*includeBool=*/false) && alpha.type() != at::kUInt64 &&
+         alpha.toLong() == 1;
+}
+bool is_plain_factor(const Scalar& alpha) {
+  // Recording declines these too; they have no negative.
+  return !alpha.isComplex() && !alpha.isBoolean() && !alpha.isSymbolic() &&
+         alpha.type() != at::kUInt64;
+}
+bool add(const Target& to, const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  return is_one(alpha) ? record_row(Op::add, self, &other, to.out, to.fresh)
+                       : is_plain_factor(alpha) && record_as(kAdd, to, self, other, alpha);
+}
+HOLOGRAM_CHOICE(add);
+bool sub(const Target& to, const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  return is_one(alpha) ? record_row(Op::sub, self, &other, to.out, to.fresh)
+                       : is_plain_factor(alpha) && record_as(kSub, to, self, other, -alpha);
+}
+HOLOGRAM_CHOICE(sub);
 // other - alpha * self
-Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  static Service& here = *new Service("aten::rsub", "Tensor");
-  Tensor fresh;
-  return record_scaled_add(here.counter, true, other, self, alpha, nullptr, &fresh)
-             ? fresh
-             : here.delegate(self, other, alpha);
+bool rsub(const Target& to, const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  return is_plain_factor(alpha) && record_as(kSub, to, other, self, -alpha);
 }
+HOLOGRAM_CHOICE(rsub);
 
-Tensor threshold_backward(const Tensor& grad, const Tensor& self, const Scalar& threshold) {
-  static Service& here = *new Service("aten::threshold_backward", "");
-  Tensor fresh;
-  return attempt(here, kThresholdBackward, nullptr, &fresh, self, grad, threshold)
-             ? fresh
-             : here.delegate(grad, self, threshold);
+bool pow(const Target& to, const Tensor& self, const Scalar& exponent) {
+  // A fraction makes integers floats.
+  const bool plain = !exponent.isComplex() && !exponent.isBoolean() &&
+                     (!exponent.isFloatingPoint() || self.is_floating_point());
+  const Composite* simpler =
+      plain ? power_composite(exponent.to<double>(), self.scalar_type()) : nullptr;
+  if (simpler != nullptr && record_as(*simpler, to, self)) {
+    return true;
+  }
+  const std::array<Argument, 2> arguments{Argument(self), Argument(exponent)};
+  return record_any(Op::pow, arguments, to.out, to.fresh);
 }
+HOLOGRAM_CHOICE(pow);
 
-Tensor gelu(const Tensor& self, c10::string_view approximate) {
-  static Service& here = *new Service("aten::gelu", "");
-  Tensor fresh;
+bool threshold_backward(const Target& to, const Tensor& grad, const Tensor& self,
+                        const Scalar& threshold) {
+  return record_as(kThresholdBackward, to, self, grad, threshold);
+}
+HOLOGRAM_CHOICE(threshold_backward);
+
+bool gelu(const Target& to, const Tensor& self, c10::string_view approximate) {
+  const bool tanh = approximate == "tanh";
+  return (tanh || approximate == "none") && record_as(tanh ? kGeluTanh : kGelu, to, self);
+}
+HOLOGRAM_CHOICE(gelu);
+bool gelu_backward(const Target& to, const Tensor& grad, const Tensor& self,
+                   c10::string_view approximate) {
   const bool tanh = approximate == "tanh";
   return (tanh || approximate == "none") &&
-                 attempt(here, tanh ? kGeluTanh : kGelu, nullptr, &fresh, self)
-             ? fresh
-             : here.delegate(self, approximate);
+         record_as(tanh ? kGeluTanhBackward : kGeluBackward, to, grad, self);
 }
-Tensor gelu_backward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
-  static Service& here = *new Service("aten::gelu_backward", "");
-  Tensor fresh;
-  const bool tanh = approximate == "tanh";
-  return (tanh || approximate == "none") && attempt(here, tanh ? kGeluTanhBackward : kGeluBackward,
-                                                    nullptr, &fresh, grad, self)
-             ? fresh
-             : here.delegate(grad, self, approximate);
-}
+HOLOGRAM_CHOICE(gelu_backward);
 
-bool attempt_elu(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
-                 const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
-  const auto real = [](const Scalar& x) {
-    return !x.isComplex() && !x.isSymbolic() && !x.isBoolean() && x.type() != at::kUInt64;
-  };
-  if (!real(alpha) || !real(scale) || !real(input_scale)) {
+bool elu(const Target& to, const Tensor& self, const Scalar& alpha, const Scalar& scale,
+         const Scalar& input_scale) {
+  if (!is_plain_factor(alpha) || !is_plain_factor(scale) || !is_plain_factor(input_scale)) {
     return false;
   }
   // In the precision in which torch computes.
   const double negative = self.scalar_type() == at::kDouble
                               ? alpha.toDouble() * scale.toDouble()
                               : static_cast<double>(alpha.to<float>() * scale.to<float>());
-  return attempt(here, kElu, out, fresh, self, Scalar(negative), scale, input_scale);
+  return record_as(kElu, to, self, Scalar(negative), scale, input_scale);
 }
-Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale,
-           const Scalar& input_scale) {
-  static Service& here = *new Service("aten::elu", "");
-  Tensor fresh;
-  return attempt_elu(here, nullptr, &fresh, self, alpha, scale, input_scale)
-             ? fresh
-             : here.delegate(self, alpha, scale, input_scale);
-}
-Tensor& elu_(Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
-  static Service& here = *new Service("aten::elu_", "");
-  if (!attempt_elu(here, &self, nullptr, std::as_const(self), alpha, scale, input_scale)) {
-    here.delegate(self, alpha, scale, input_scale);
-  }
-  return self;
-}
+HOLOGRAM_CHOICE(elu);
 
-// clamp has one bound or two.
-bool attempt_clamp(Service& here, const Tensor* out, Tensor* fresh, const Tensor& self,
-                   const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
-  if (low && high) return attempt(here, kClamp, out, fresh, self, *low, *high);
-  if (low) return attempt(here, kClampMin, out, fresh, self, *low);
-  return high && attempt(here, kClampMax, out, fresh, self, *high);
+// Has one bound or two.
+bool clamp(const Target& to, const Tensor& self, const std::optional<Scalar>& low,
+           const std::optional<Scalar>& high) {
+  if (low && high) return record_as(kClamp, to, self, *low, *high);
+  if (low) return record_as(kClampMin, to, self, *low);
+  return high && record_as(kClampMax, to, self, *high);
 }
-Tensor clamp(const Tensor& self, const std::optional<Scalar>& low,
-             const std::optional<Scalar>& high) {
-  static Service& here = *new Service("aten::clamp", "");
-  Tensor fresh;
-  return attempt_clamp(here, nullptr, &fresh, self, low, high) ? fresh
-                                                               : here.delegate(self, low, high);
-}
-Tensor& clamp_(Tensor& self, const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
-  static Service& here = *new Service("aten::clamp_", "");
-  if (!attempt_clamp(here, &self, nullptr, std::as_const(self), low, high)) {
-    here.delegate(self, low, high);
-  }
-  return self;
-}
+HOLOGRAM_CHOICE(clamp);
 
 }  // namespace
 
-bool record_scaled_add(OpCounter& counter, bool subtract, const Tensor& self, const Tensor& other,
-                       const Scalar& alpha, const Tensor* out, Tensor* fresh) {
-  // Recording declines these too; they have no negative.
-  if (alpha.isComplex() || alpha.isBoolean() || alpha.isSymbolic() || alpha.type() == at::kUInt64) {
-    return false;
-  }
-  const Scalar factor = subtract ? -alpha : alpha;
-  const std::array<Argument, 3> arguments{Argument(self), Argument(other), Argument(factor)};
-  if (!record_composite(subtract ? kSub : kAdd, arguments, out, fresh)) {
-    return false;
-  }
-  note_native(counter);
-  return true;
+void register_composites() {
+  for (const Entry& entry : entries()) for_overloads(entry.name, entry.add);
 }
 
-bool record_power(OpCounter& counter, const Tensor& self, const Scalar& exponent, const Tensor* out,
-                  Tensor* fresh) {
-  // A fraction makes integers floats.
-  if (exponent.isComplex() || exponent.isBoolean() ||
-      (exponent.isFloatingPoint() && !self.is_floating_point())) {
-    return false;
-  }
-  const Composite* composite = power_composite(exponent.to<double>(), self.scalar_type());
-  const std::array<Argument, 1> arguments{Argument(self)};
-  if (composite == nullptr || !record_composite(*composite, arguments, out, fresh)) {
-    return false;
-  }
-  note_native(counter);
-  return true;
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("addcmul", &functional_form<addcmul_tag, kAddcmul, Tensor, Tensor, Tensor, Scalar>);
-  m.impl("addcmul_", &inplace_form<addcmul_inplace_tag, kAddcmul, Tensor, Tensor, Scalar>);
-  m.impl("addcmul.out", &out_form<addcmul_out_tag, kAddcmul, Tensor, Tensor, Tensor, Scalar>);
-  m.impl("addcdiv", &functional_form<addcdiv_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
-  m.impl("addcdiv_", &inplace_form<addcdiv_inplace_tag, kAddcdiv, Tensor, Tensor, Scalar>);
-  m.impl("addcdiv.out", &out_form<addcdiv_out_tag, kAddcdiv, Tensor, Tensor, Tensor, Scalar>);
-  m.impl("lerp.Scalar", &lerp);
-  m.impl("lerp_.Scalar", &lerp_);
-  m.impl("lerp.Scalar_out", &lerp_out);
-  m.impl("silu", &functional_form<silu_tag, kSilu, Tensor>);
-  m.impl("silu_", &inplace_form<silu_inplace_tag, kSilu>);
-  m.impl("silu.out", &out_form<silu_out_tag, kSilu, Tensor>);
-  m.impl("silu_backward", &functional_form<silu_backward_tag, kSiluBackward, Tensor, Tensor>);
-  m.impl("sigmoid_backward",
-         &functional_form<sigmoid_backward_tag, kSigmoidBackward, Tensor, Tensor>);
-  m.impl("tanh_backward", &functional_form<tanh_backward_tag, kTanhBackward, Tensor, Tensor>);
-  m.impl("threshold_backward", &threshold_backward);
-  m.impl("gelu", &gelu);
-  m.impl("gelu_backward", &gelu_backward);
-  m.impl("hardswish", &functional_form<hardswish_tag, kHardswish, Tensor>);
-  m.impl("hardswish_", &inplace_form<hardswish_inplace_tag, kHardswish>);
-  m.impl("hardswish.out", &out_form<hardswish_out_tag, kHardswish, Tensor>);
-  m.impl("elu", &elu);
-  m.impl("elu_", &elu_);
-  m.impl("clamp", &clamp);
-  m.impl("clamp_", &clamp_);
-  m.impl("clamp_min", &functional_form<clamp_min_tag, kClampMin, Tensor, Scalar>);
-  m.impl("clamp_min_", &inplace_form<clamp_min_inplace_tag, kClampMin, Scalar>);
-  m.impl("clamp_max", &functional_form<clamp_max_tag, kClampMax, Tensor, Scalar>);
-  m.impl("clamp_max_", &inplace_form<clamp_max_inplace_tag, kClampMax, Scalar>);
-  m.impl("rsub.Tensor", &rsub);
+std::vector<std::string> composite_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries()) names.emplace_back(entry.name);
+  return names;
 }
 
 }  // namespace hologram::aten

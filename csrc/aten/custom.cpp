@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "aten/compat.h"
+#include "aten/pointwise.h"
 #include "aten/record.h"
 #include "aten/report.h"
 
@@ -314,16 +315,27 @@ void define_pointwise(const std::string& name, size_t operands, std::vector<doub
 }  // namespace
 
 void bind_custom(py::module_& m) {
-  // (name, arity, is a predicate, takes truth values only) of each row of the op table.
+  // The columns of each row of the op table that Python has a use for.
   m.def("op_rows", [] {
-    std::vector<std::tuple<std::string, int, bool, bool>> rows;
-    for (int i = 0; i < kOpCount; ++i) {
-      const OpInfo& info = op_info(static_cast<Op>(i));
-      rows.emplace_back(info.name, info.arity, info.has(kPredicate),
-                        info.dtypes == dtype_bit(DType::b8));
+    std::vector<py::dict> rows;
+    for (const OpInfo& info : kOpTable) {
+      std::vector<std::string> derivative;
+      for (const char* text : info.derivative) {
+        if (text != nullptr) derivative.emplace_back(text);
+      }
+      py::dict row;
+      row["name"] = info.name;
+      row["arity"] = info.arity;
+      row["predicate"] = info.has(kPredicate);
+      row["condition"] = info.has(kCondition);
+      row["logical"] = info.is_logical();
+      row["expression"] = info.expression;
+      row["derivative"] = derivative;
+      rows.push_back(std::move(row));
     }
     return rows;
   });
+  m.def("composites", &composite_names);
   m.def("define_pointwise", &define_pointwise);
 }
 

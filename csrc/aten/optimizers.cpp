@@ -142,7 +142,7 @@ constexpr size_t kTogether = 7;
 // Element `i` of a value, as one for all elements of another space.
 View element(const View& value, size_t i) {
   return {value.block, value.offset + static_cast<int64_t>(i * dtype_size(value.dtype)),
-          value.dtype, Layout::scalar};
+          value.dtype, Layout::scalar, value.temporary};
 }
 
 // A value as element() needs it, rounded to a dtype.

@@ -35,6 +35,7 @@ std::optional<DType> group_dtype(c10::ScalarType type) {
     case c10::ScalarType::Float: return DType::f32;
     case c10::ScalarType::Double: return DType::f64;
     case c10::ScalarType::Long: return DType::i64;
+    case c10::ScalarType::Int: return DType::i32;
     case c10::ScalarType::BFloat16: return DType::bf16;
     case c10::ScalarType::Half: return DType::f16;
     case c10::ScalarType::Bool: return DType::b8;
@@ -48,8 +49,9 @@ bool is_half(DType dtype) {
 
 // Operations whose result has to have the dtype of `out`; the others convert it.
 bool wants_exact_out(Op op) {
-  return op == Op::where ||
-         (op_info(op).arity == 1 && op_info(op).integers == kKeep && !op_info(op).has(kPredicate));
+  const OpInfo& info = op_info(op);
+  return info.has(kCondition) ||
+         (info.arity == 1 && info.integers == Integers::keep && !info.has(kPredicate));
 }
 
 // The Block of a tensor's memory; null where there is none.
@@ -109,11 +111,6 @@ Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
   out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   block_of(out.storage().data_ptr())->born = window.open_program();
   return out;
-}
-
-// Whether an operation on halves takes a number as it is; the others round it like a tensor.
-bool keeps_number(Op op) {
-  return op == Op::mul || op == Op::div;
 }
 
 // A number as a T, as torch converts the 0-dim tensor it stands for: out of range gives infinity.
@@ -364,8 +361,7 @@ struct Prepared {
   View out;
   std::array<View, kMostArguments> in;
 
-  void record(size_t operands, std::span<const Operands> list,
-              std::span<BlockState* const> temporaries = {}) const {
+  void record(size_t operands, std::span<const Operands> list, size_t temporaries = 0) const {
     window->record(list, temporaries);
     run_if_shared(*window, {&out, 1});
     run_if_shared(*window, {in.data(), operands});
@@ -662,7 +658,11 @@ void run_if_shared(Window& window, std::span<const View> views) {
 
 bool has_value(const at::Scalar& number, DType dtype) {
   if (!is_plain_number(number)) return false;
-  if (class_of(dtype) == ComputeClass::i64) return number.isIntegral(/*includeBool=*/true);
+  if (class_of(dtype) == ComputeClass::i64) {
+    if (!number.isIntegral(/*includeBool=*/true)) return false;
+    const int64_t value = number.toLong();
+    return dtype == DType::i64 || value == static_cast<int32_t>(value);
+  }
   if (dtype == DType::f64 || dtype == DType::b8) return true;
   const double value = std::abs(number.to<double>());
   const float most = dtype == DType::f16    ? float{std::numeric_limits<c10::Half>::max()}
@@ -732,18 +732,18 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   const Rule rule{.dtypes = info.dtypes,
                   .condition = info.has(kCondition),
                   .predicate = info.has(kPredicate),
-                  .promotes = info.integers == kPromote,
-                  .keeps_numbers = keeps_number(op),
+                  .promotes = info.integers == Integers::promote,
+                  .keeps_numbers = info.numbers == Numbers::kept,
                   .exact_out = wants_exact_out(op),
-                  .no_bool = op == Op::sub,
-                  .number_operands = op != Op::pow,
+                  .no_bool = info.integers == Integers::but_no_bool,
+                  .number_operands = info.numbers != Numbers::parameter,
                   .cpu_numbers = true};
   Prepared prepared;
   if (!prepare(rule, in, out, fresh, prepared)) {
     return false;
   }
   // Nor is a second operand without dimensions rounded to half precision, where numbers are not.
-  if (is_half(prepared.dtype) && keeps_number(op) && in[1].tensor != nullptr &&
+  if (is_half(prepared.dtype) && info.numbers == Numbers::kept && in[1].tensor != nullptr &&
       in[1].tensor->dim() == 0 && group_dtype(in[1].tensor->scalar_type()) != prepared.dtype) {
     if (prepared.out.dtype != prepared.dtype) {
       // The result is rounded to half precision nevertheless.
@@ -766,6 +766,14 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
   std::copy_n(prepared.in.begin(), in.size(), operands.in.begin());
   prepared.record(in.size(), {&operands, 1});
   return true;
+}
+
+bool record_row(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Tensor* fresh) {
+  if (record_plain(op, x, y, out, fresh)) {
+    return true;
+  }
+  const std::array<Argument, 2> arguments{Argument(x), Argument(y != nullptr ? *y : x)};
+  return record_any(op, {arguments.data(), y != nullptr ? size_t{2} : size_t{1}}, out, fresh);
 }
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const Tensor* out,
@@ -880,18 +888,14 @@ View Builder::number(double value) {
 }
 
 View Builder::temporary(DType dtype) {
-  auto* block = new Block();
-  block->bytes = static_cast<size_t>(count_) * dtype_size(dtype);
-  block->born = BlockState::kBornInside;
-  temporaries_.push_back(block);
-  return {block, 0, dtype, Layout::dense};
+  return {nullptr, 0, dtype, Layout::dense, ++temporaries_};
 }
 
 View Builder::apply(Op op, std::span<const View> in) {
   const auto& info = op_info(op);
   const DType dtype = info.has(kPredicate) ? DType::b8 : compute_;
   // Logical operations are of truth values only.
-  const DType compute = info.dtypes == dtype_bit(DType::b8) ? DType::b8 : compute_;
+  const DType compute = info.is_logical() ? DType::b8 : compute_;
   const View result = temporary(dtype);
   Operands operands{
       static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {}};
@@ -910,8 +914,7 @@ void Builder::give(const View& out, DType dtype) {
   }
   // The last operation writes the result itself.
   list_.back().out = out;
-  delete static_cast<Block*>(temporaries_.back());
-  temporaries_.pop_back();
+  --temporaries_;
 }
 
 void Builder::store(const View& out, const View& value) {
@@ -919,8 +922,8 @@ void Builder::store(const View& out, const View& value) {
 }
 
 View Builder::put(const View& out, const View& value) {
-  const bool is_last = !temporaries_.empty() && temporaries_.back() == value.block &&
-                       list_.back().out.block == value.block;
+  const bool is_last = temporaries_ != 0 && temporaries_ == value.temporary &&
+                       list_.back().out.temporary == value.temporary;
   if (!is_last || out.dtype != compute_) {
     store(out, value);
     return value;

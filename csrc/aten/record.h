@@ -31,6 +31,10 @@ struct Argument {
 bool record_plain(Op op, const at::Tensor& x, const at::Tensor* y, const at::Tensor* out,
                   at::Tensor* fresh);
 
+// The same, or record_any().
+bool record_row(Op op, const at::Tensor& x, const at::Tensor* y, const at::Tensor* out,
+                at::Tensor* fresh);
+
 // The same with type promotion, broadcasting and any strides. False, with nothing done, where
 // torch's own kernel has to do it or to complain.
 bool record_any(Op op, at::ArrayRef<Argument> in, const at::Tensor* out, at::Tensor* fresh);
@@ -55,7 +59,7 @@ class Builder {
     compute_ = compute;
     count_ = count;
   }
-  // Memory for a value that instructions over another space read. store() writes it.
+  // A place for a value that instructions over another space read. store() writes it.
   View temporary(DType dtype);
 
   // Makes `out` the result of what was applied last, rounded to `dtype`.
@@ -67,13 +71,11 @@ class Builder {
   View put(const View& out, const View& value);
 
   std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
-  std::span<BlockState* const> temporaries() const {
-    return {temporaries_.data(), temporaries_.size()};
-  }
+  size_t temporaries() const { return temporaries_; }
   // After they have been recorded, for more of them.
   void clear() {
     list_.clear();
-    temporaries_.clear();
+    temporaries_ = 0;
   }
   void reserve(size_t instructions) { list_.reserve(instructions); }
 
@@ -82,7 +84,7 @@ class Builder {
   int64_t count_;
   std::span<const int64_t> sizes_;
   c10::SmallVector<Operands, 12> list_;
-  c10::SmallVector<BlockState*, 12> temporaries_;
+  uint16_t temporaries_ = 0;  // View::temporary of the last one
 };
 
 // How torch's kernel of a composite treats its operands.
@@ -105,6 +107,10 @@ struct Composite {
   DTypeSet dtypes;
   void (*build)(Builder&, const View* in);
   uint8_t traits = kPlain;
+  // Of one that is an operator by itself: its ATen name, and its operands, each 't' for a tensor or
+  // 's' for a number.
+  const char* name = nullptr;
+  const char* operands = "";
 };
 
 bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, const at::Tensor* out,

@@ -13,6 +13,13 @@ namespace hologram {
 
 class Window;
 
+// Where a program that is being recorded has a block, or a temporary that is no block.
+struct SlotState {
+  uint16_t slot = 0;
+  int32_t last_access = -1;  // of the program to it
+  int32_t crowd = -1;        // where its accesses are found once they are many
+};
+
 // What the core knows of the memory of a storage; whoever owns the memory derives from it.
 struct BlockState {
   virtual ~BlockState() = default;
@@ -23,18 +30,15 @@ struct BlockState {
 
   char* data = nullptr;
   size_t bytes = 0;
-  // The last program that touches it, 0 for none; `window` and `slot` are valid for that one. Of
+  // The last program that touches it, 0 for none; `window` and `place` are valid for that one. Of
   // the windows of a device only one has the block in a program that is not submitted.
   std::atomic<uint64_t> program{0};
   std::atomic<Window*> window{nullptr};
   // Of the last submission that touches the memory and was not finished at once, also in the name
   // of an earlier block. All earlier ones come before it, those of other queues too.
   SharedFence last_use;
-  uint16_t slot = 0;
-  int32_t last_access = -1;  // of that program to the block
-  int32_t crowd = -1;        // where its accesses are found once they are many
+  SlotState place;
   // Allocated while the window's program of this number was open.
-  static constexpr uint64_t kBornInside = ~uint64_t{0};  // in whichever program touches it
   uint64_t born = 0;
   // Its values could not be computed. `failure` says why and is guarded by the window's lock.
   std::atomic<bool> failed{false};

@@ -38,7 +38,7 @@ bool covers(const Program& program, uint16_t access, uint16_t space) {
   const AccessKey& key = program.accesses[access];
   return key.layout == Layout::dense && program.places[access].offset == 0 &&
          static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
-             program.blocks[key.slot]->bytes;
+             slot_bytes(program, key.slot);
 }
 
 void Frame::begin(const Plan& plan, const Traversals& traversals, const Program& program,

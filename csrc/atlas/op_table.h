@@ -25,116 +25,196 @@ inline constexpr DTypeSet kReal = kFloating | kHalves;
 inline constexpr DTypeSet kOrdered = kReal | kIntegral | dtype_bit(DType::b8) |
                                      dtype_bit(DType::u8) | dtype_bit(DType::i8) |
                                      dtype_bit(DType::i16);
+inline constexpr DTypeSet kTruth = dtype_bit(DType::b8);
 
 // What becomes of integers and truth values.
 enum class Integers : uint8_t {
-  keep,     // computed as such if among the dtypes; else torch's kernel computes or refuses them
+  keep,  // computed as such if among the dtypes; else torch's kernel computes or refuses them
+  but_no_bool,  // the same, and truth values are refused
   promote,  // computed in torch's default dtype, as torch's kernel does (sqrt of int64 is float32)
 };
-inline constexpr Integers kKeep = Integers::keep, kPromote = Integers::promote;
+
+// What becomes of a number among the operands.
+enum class Numbers : uint8_t {
+  rounded,    // converted to the dtype of the operation
+  kept,       // the same, but not rounded to half precision, nor is a second operand without
+              // dimensions
+  parameter,  // rounded, and no operand in torch's eyes: the strides of the result do not see it
+};
+
+// Which results need no rounding to a dtype that their operands have.
+enum class Exact : uint8_t {
+  no,
+  real,    // of real dtypes, none (negation makes -0, which no integer is)
+  always,  // none: the result is one of the operands, or a whole number no larger
+};
+
+// What a block of elements costs on a CPU, for the choice of its instructions.
+enum class Cost : uint8_t {
+  arithmetic,      // an instruction of the machine: worth forms with two operands from memory
+  light,           // a few of them
+  fused,           // one where the machine has it, a function where it has not
+  short_function,  // a function whose constants stay in registers where there are 32
+  function,        // a function: a loop around one copy of it
+};
 
 // Value e with f(x, e) = x for all x; converted to an integer dtype with saturation.
 inline constexpr double kNoIdentity = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// X(name, arity, dtypes, integers, expression over x, y and z of type T, flags, identity)
+// The columns of a row beside name, arity and expression; what a row does not say has the value
+// here.
+struct OpColumns {
+  DTypeSet dtypes = kReal;
+  Integers integers = Integers::keep;
+  Numbers numbers = Numbers::rounded;
+  uint8_t flags = kNone;  // OpFlags
+  double identity = kNoIdentity;
+  Exact exact = Exact::no;
+  Cost cost = Cost::light;
+  Cost integer_cost = Cost::light;
+  // Of each operand, the gradient: an expression of the operands x, y and z, the result r and its
+  // gradient g in the language of torch_hologram.pointwise (docs/custom-operators.md), in the order
+  // of torch's derivatives.yaml and FunctionsManual.cpp. "0": there is none; null: the row has no
+  // derivative. is_number(x) says whether an operand is a number, is_tensor(x) whether it is none;
+  // where() of what is known takes its branch.
+  const char* derivative[3] = {nullptr, nullptr, nullptr};
+};
+
+// X(name, arity, expression over x, y and z of type T, columns)
 //
 // Every row is registered with ATen by its name.
 // An expression compiles for a scalar T and for a vector of lanes; select(c, a, b) is c ? a : b.
-// Every float expression here is correctly rounded, so results equal torch CPU's bit for bit.
-// (torch's sqrt is up to 1 ulp off where it goes through MKL; it has no row, or small and large
-// tensors would disagree.) wrap_* is the operation modulo 2^n on integers and the plain one on
-// floats; helpers are in atlas/scalar.h.
+// wrap_* is the operation modulo 2^n on integers and the plain one on floats; helpers are in
+// atlas/scalar.h. math_* is at most 1.5 ulp off, with the special values of C's functions and the
+// same bits on every instruction set; see cpu/math.h. The others are exact or correctly rounded, so
+// results equal torch CPU's bit for bit.
 //   add: -0 is the identity, not +0: (-0) + (+0) = +0.
 //   maximum, minimum: propagate NaN. Of two zeros the second operand is returned, as by torch's
 //     vectorised loop and x86 maxps (torch's loop for tails and strided operands returns the
 //     first); hence they are not commutative in bits.
 //   relu: keeps NaN and -0, as torch's clamp_min(x, 0) does.
-#define HOLOGRAM_POINTWISE_OPS(X)                                                        \
-  X(add, 2, kNumeric, kKeep, wrap_add(x, y), kCommutative, -0.0)                         \
-  X(sub, 2, kNumeric, kKeep, wrap_sub(x, y), kNone, +0.0)                                \
-  X(mul, 2, kNumeric, kKeep, wrap_mul(x, y), kCommutative, 1.0)                          \
-  X(div, 2, kFloating, kPromote, x / y, kNone, 1.0)                                      \
-  X(maximum, 2, kNumeric, kKeep, select(is_nan(x), x, select(x > y, x, y)), kIdempotent, \
-    -kInfinity)                                                                          \
-  X(minimum, 2, kNumeric, kKeep, select(is_nan(x), x, select(x < y, x, y)), kIdempotent, \
-    kInfinity)                                                                           \
-  X(neg, 1, kNumeric, kKeep, wrap_neg(x), kInvolution, kNoIdentity)                      \
-  X(abs, 1, kNumeric, kKeep, wrap_abs(x), kIdempotent, kNoIdentity)                      \
-  X(relu, 1, kNumeric, kKeep, select(x < T(0), T(0), x), kIdempotent, kNoIdentity)       \
-  X(reciprocal, 1, kFloating, kPromote, T(1) / x, kNone, kNoIdentity)
-
-// Rows that exist in groups only (atlas/group.h). math_* is at most 1.5 ulp off, with the special
-// values of C's functions and the same bits on every instruction set; see cpu/math.h. The others
-// are exact or correctly rounded.
+//   sqrt: of torch up to 1 ulp off where it goes through MKL.
 //   exp2 to pow: of f64 by the C library.
 //   round: ties to even.
 //   where: x is the condition.
 //   clamp: minimum(maximum(x, y), z) by comparisons; keeps x where it equals a bound (so -0 stays
-//     with a bound of +0), NaN of any operand propagates.
+//     with a bound of +0), NaN of any operand propagates. Its gradient at a bound depends on the
+//     version of torch (shares_ties).
 //   fma: x * y + z with one rounding, for the opt-in contraction.
-#define HOLOGRAM_GROUP_OPS(X)                                                                     \
-  X(sqrt, 1, kReal, kPromote, math_sqrt(x), kNone, kNoIdentity)                                   \
-  X(rsqrt, 1, kReal, kPromote, T(1) / math_sqrt(x), kNone, kNoIdentity)                           \
-  X(exp, 1, kReal, kPromote, math_exp(x), kNone, kNoIdentity)                                     \
-  X(exp2, 1, kReal, kPromote, math_exp2(x), kNone, kNoIdentity)                                   \
-  X(expm1, 1, kReal, kPromote, math_expm1(x), kNone, kNoIdentity)                                 \
-  X(log, 1, kReal, kPromote, math_log(x), kNone, kNoIdentity)                                     \
-  X(log2, 1, kReal, kPromote, math_log2(x), kNone, kNoIdentity)                                   \
-  X(log1p, 1, kReal, kPromote, math_log1p(x), kNone, kNoIdentity)                                 \
-  X(tanh, 1, kReal, kPromote, math_tanh(x), kNone, kNoIdentity)                                   \
-  X(sigmoid, 1, kReal, kPromote, math_sigmoid(x), kNone, kNoIdentity)                             \
-  X(erf, 1, kReal, kPromote, math_erf(x), kNone, kNoIdentity)                                     \
-  X(sin, 1, kReal, kPromote, math_sin(x), kNone, kNoIdentity)                                     \
-  X(cos, 1, kReal, kPromote, math_cos(x), kNone, kNoIdentity)                                     \
-  X(pow, 2, kReal, kKeep, math_pow(x, y), kNone, 1.0)                                             \
-  X(floor, 1, kReal, kKeep, math_floor(x), kIdempotent, kNoIdentity)                              \
-  X(ceil, 1, kReal, kKeep, math_ceil(x), kIdempotent, kNoIdentity)                                \
-  X(round, 1, kReal, kKeep, math_round(x), kIdempotent, kNoIdentity)                              \
-  X(trunc, 1, kReal, kKeep, math_trunc(x), kIdempotent, kNoIdentity)                              \
-  X(eq, 2, kOrdered, kKeep, select(x == y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)   \
-  X(ne, 2, kOrdered, kKeep, select(x != y, T(1), T(0)), kCommutative | kPredicate, kNoIdentity)   \
-  X(lt, 2, kOrdered, kKeep, select(x < y, T(1), T(0)), kPredicate, kNoIdentity)                   \
-  X(le, 2, kOrdered, kKeep, select(x <= y, T(1), T(0)), kPredicate, kNoIdentity)                  \
-  X(gt, 2, kOrdered, kKeep, select(x > y, T(1), T(0)), kPredicate, kNoIdentity)                   \
-  X(ge, 2, kOrdered, kKeep, select(x >= y, T(1), T(0)), kPredicate, kNoIdentity)                  \
-  X(where, 3, kOrdered, kKeep, select(x != T(0), y, z), kCondition, kNoIdentity)                  \
-  X(clamp, 3, kOrdered, kKeep, clamp_value(x, y, z), kNone, kNoIdentity)                          \
-  X(logical_not, 1, dtype_bit(DType::b8), kKeep, T(1) - x, kInvolution | kPredicate, kNoIdentity) \
-  X(logical_and, 2, dtype_bit(DType::b8), kKeep, select(x < y, x, y),                             \
-    kCommutative | kIdempotent | kPredicate, 1.0)                                                 \
-  X(logical_or, 2, dtype_bit(DType::b8), kKeep, select(x > y, x, y),                              \
-    kCommutative | kIdempotent | kPredicate, 0.0)                                                 \
-  X(logical_xor, 2, dtype_bit(DType::b8), kKeep, select(x != y, T(1), T(0)),                      \
-    kCommutative | kPredicate, 0.0)                                                               \
-  X(fma, 3, kReal, kKeep, math_fma(x, y, z), kNone, kNoIdentity)
-
-#define HOLOGRAM_OPS(X) HOLOGRAM_POINTWISE_OPS(X) HOLOGRAM_GROUP_OPS(X)
+// clang-format off: a line per column group reads better than what a formatter makes of it
+#define HOLOGRAM_OPS(X)                                                                            \
+  X(add, 2, wrap_add(x, y), .dtypes = kNumeric, .flags = kCommutative, .identity = -0.0,           \
+    .cost = Cost::arithmetic, .derivative = {"g", "g"})                                            \
+  X(sub, 2, wrap_sub(x, y), .dtypes = kNumeric, .integers = Integers::but_no_bool,                 \
+    .identity = +0.0, .cost = Cost::arithmetic, .derivative = {"g", "-g"})                         \
+  X(mul, 2, wrap_mul(x, y), .dtypes = kNumeric, .numbers = Numbers::kept, .flags = kCommutative,   \
+    .identity = 1.0, .cost = Cost::arithmetic, .integer_cost = Cost::function,                     \
+    .derivative = {"g * y", "g * x"})                                                              \
+  X(div, 2, x / y, .dtypes = kFloating, .integers = Integers::promote, .numbers = Numbers::kept,   \
+    .identity = 1.0, .cost = Cost::arithmetic, .derivative = {"g / y", "-g * ((x / y) / y)"})      \
+  X(maximum, 2, select(is_nan(x), x, select(x > y, x, y)), .dtypes = kNumeric,                     \
+    .flags = kIdempotent, .identity = -kInfinity, .exact = Exact::always,                          \
+    .derivative = {"where(x < y, 0.0, where(x == y, g * 0.5, g))",                                 \
+                   "where(y < x, 0.0, where(x == y, g * 0.5, g))"})                                \
+  X(minimum, 2, select(is_nan(x), x, select(x < y, x, y)), .dtypes = kNumeric,                     \
+    .flags = kIdempotent, .identity = kInfinity, .exact = Exact::always,                           \
+    .derivative = {"where(x > y, 0.0, where(x == y, g * 0.5, g))",                                 \
+                   "where(y > x, 0.0, where(x == y, g * 0.5, g))"})                                \
+  X(neg, 1, wrap_neg(x), .dtypes = kNumeric, .flags = kInvolution, .exact = Exact::real,           \
+    .derivative = {"-g"})                                                                          \
+  X(abs, 1, wrap_abs(x), .dtypes = kNumeric, .flags = kIdempotent, .exact = Exact::real,           \
+    .derivative = {"g * where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))"})                          \
+  X(relu, 1, select(x < T(0), T(0), x), .dtypes = kNumeric, .flags = kIdempotent,                  \
+    .exact = Exact::always, .derivative = {"where(x <= 0.0, 0.0, g)"})                             \
+  X(reciprocal, 1, T(1) / x, .dtypes = kFloating, .integers = Integers::promote,                   \
+    .derivative = {"-g * (r * r)"})                                                                \
+  X(sqrt, 1, math_sqrt(x), .integers = Integers::promote, .derivative = {"g / (r * 2.0)"})         \
+  X(rsqrt, 1, T(1) / math_sqrt(x), .integers = Integers::promote,                                  \
+    .derivative = {"g * -0.5 * r ** 3.0"})                                                         \
+  X(exp, 1, math_exp(x), .integers = Integers::promote, .cost = Cost::short_function,              \
+    .derivative = {"g * r"})                                                                       \
+  X(exp2, 1, math_exp2(x), .integers = Integers::promote, .cost = Cost::function,                  \
+    .derivative = {"g * r * log(2.0)"})                                                            \
+  X(expm1, 1, math_expm1(x), .integers = Integers::promote, .cost = Cost::function,                \
+    .derivative = {"g * (r + 1.0)"})                                                               \
+  X(log, 1, math_log(x), .integers = Integers::promote, .cost = Cost::short_function,              \
+    .derivative = {"g / x"})                                                                       \
+  X(log2, 1, math_log2(x), .integers = Integers::promote, .cost = Cost::function,                  \
+    .derivative = {"g / (x * log(2.0))"})                                                          \
+  X(log1p, 1, math_log1p(x), .integers = Integers::promote, .cost = Cost::function,                \
+    .derivative = {"g / (x + 1.0)"})                                                               \
+  X(tanh, 1, math_tanh(x), .integers = Integers::promote, .cost = Cost::short_function,            \
+    .derivative = {"g * (1.0 - r * r)"})                                                           \
+  X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .cost = Cost::short_function,      \
+    .derivative = {"g * (1.0 - r) * r"})                                                           \
+  X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
+    .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
+  X(sin, 1, math_sin(x), .integers = Integers::promote, .cost = Cost::function,                    \
+    .derivative = {"g * cos(x)"})                                                                  \
+  X(cos, 1, math_cos(x), .integers = Integers::promote, .cost = Cost::function,                    \
+    .derivative = {"g * -sin(x)"})                                                                 \
+  X(pow, 2, math_pow(x, y), .numbers = Numbers::parameter, .identity = 1.0,                        \
+    .cost = Cost::function,                                                                        \
+    .derivative = {"where(is_number(y), where(y == 0.0, 0.0, g * (x ** (y - 1.0) * y)),"           \
+                   " where(y == 0.0, 0.0, g * (y * x ** (y - 1.0))))",                             \
+                   "where(is_tensor(x), g * where((x == 0.0) & (y >= 0.0), 0.0, r * log(x)),"      \
+                   " where(x == 0.0, where(y >= 0.0, 0.0, g * (r * log(x))), g * (r * log(x))))"}) \
+  X(floor, 1, math_floor(x), .flags = kIdempotent, .exact = Exact::always, .derivative = {"0"})    \
+  X(ceil, 1, math_ceil(x), .flags = kIdempotent, .exact = Exact::always, .derivative = {"0"})      \
+  X(round, 1, math_round(x), .flags = kIdempotent, .exact = Exact::always, .derivative = {"0"})    \
+  X(trunc, 1, math_trunc(x), .flags = kIdempotent, .exact = Exact::always, .derivative = {"0"})    \
+  X(eq, 2, select(x == y, T(1), T(0)), .dtypes = kOrdered, .flags = kCommutative | kPredicate)     \
+  X(ne, 2, select(x != y, T(1), T(0)), .dtypes = kOrdered, .flags = kCommutative | kPredicate)     \
+  X(lt, 2, select(x < y, T(1), T(0)), .dtypes = kOrdered, .flags = kPredicate)                     \
+  X(le, 2, select(x <= y, T(1), T(0)), .dtypes = kOrdered, .flags = kPredicate)                    \
+  X(gt, 2, select(x > y, T(1), T(0)), .dtypes = kOrdered, .flags = kPredicate)                     \
+  X(ge, 2, select(x >= y, T(1), T(0)), .dtypes = kOrdered, .flags = kPredicate)                    \
+  X(where, 3, select(x != T(0), y, z), .dtypes = kOrdered, .flags = kCondition,                    \
+    .exact = Exact::always, .derivative = {"0", "where(x, g, 0.0)", "where(x, 0.0, g)"})           \
+  X(clamp, 3, clamp_value(x, y, z), .dtypes = kOrdered, .exact = Exact::always,                    \
+    .integer_cost = Cost::function,                                                                \
+    .derivative = {                                                                                \
+        "where(shares_ties,"                                                                       \
+        " where(is_number(y) & is_number(z), where((x > y) & (x < z), g, 0.0),"                    \
+        "  where((x < y) | (x > z), 0.0,"                                                          \
+        "   where(((y < z) & (x == y)) | ((y < z) & (x == z)), g * 0.5, g))),"                     \
+        " where((x >= y) & (x <= z), g, 0.0))",                                                    \
+        "where(shares_ties,"                                                                       \
+        " where((x < y) & (y <= z), g, where((y < z) & (x == y), g * 0.5, 0.0)),"                  \
+        " where((x < y) & (y < z), g, 0.0))",                                                      \
+        "where(shares_ties,"                                                                       \
+        " where((y > z) | ((x > z) & (y <= z)), g, where((y < z) & (x == z), g * 0.5, 0.0)),"      \
+        " where((x > z) | (z < y), g, 0.0))"})                                                     \
+  X(logical_not, 1, T(1) - x, .dtypes = kTruth, .flags = kInvolution | kPredicate)                 \
+  X(logical_and, 2, select(x < y, x, y), .dtypes = kTruth,                                         \
+    .flags = kCommutative | kIdempotent | kPredicate, .identity = 1.0)                             \
+  X(logical_or, 2, select(x > y, x, y), .dtypes = kTruth,                                          \
+    .flags = kCommutative | kIdempotent | kPredicate, .identity = 0.0)                             \
+  X(logical_xor, 2, select(x != y, T(1), T(0)), .dtypes = kTruth,                                  \
+    .flags = kCommutative | kPredicate, .identity = 0.0)                                           \
+  X(fma, 3, math_fma(x, y, z), .cost = Cost::fused)
+// clang-format on
 
 enum class Op : uint16_t {
-#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) name,
+#define HOLOGRAM_X(name, ...) name,
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
 };
 
-#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) +1
-inline constexpr int kPointwiseOpCount = 0 HOLOGRAM_POINTWISE_OPS(HOLOGRAM_X);  // the first ones
+#define HOLOGRAM_X(...) +1
 inline constexpr int kOpCount = 0 HOLOGRAM_OPS(HOLOGRAM_X);
 #undef HOLOGRAM_X
 
-struct OpInfo {
+struct OpInfo : OpColumns {
   const char* name;
-  int arity;  // number of operands, 1 to 3
-  DTypeSet dtypes;
-  Integers integers;
+  int arity;               // number of operands, 1 to 3
   const char* expression;  // in x, y, z and T, for messages and generated kernels
-  uint8_t flags;           // OpFlags
-  double identity;         // NaN: none
 
-  bool supports(DType dtype) const { return (dtypes & dtype_bit(dtype)) != 0; }
+  constexpr bool supports(DType dtype) const { return (dtypes & dtype_bit(dtype)) != 0; }
   // The same for a compute node of a group (atlas/group.h): narrow dtypes are rounded after the
   // operation. `dtype` is the operands' (the second and third's of a kCondition row).
-  bool supports_in_group(DType dtype) const {
+  constexpr bool supports_in_group(DType dtype) const {
     DTypeSet all = dtypes;
     if (supports(DType::f32)) all |= kHalves;
     if (supports(DType::i32)) {
@@ -142,10 +222,29 @@ struct OpInfo {
     }
     return (all & dtype_bit(dtype)) != 0;
   }
-  bool has(OpFlags flag) const { return (flags & flag) != 0; }
+  constexpr bool has(OpFlags flag) const { return (flags & flag) != 0; }
   bool has_identity() const { return !std::isnan(identity); }
+  // Operands and result are truth values.
+  constexpr bool is_logical() const { return dtypes == kTruth; }
 };
 
-const OpInfo& op_info(Op op) noexcept;
+inline constexpr OpInfo kOpTable[] = {
+#define HOLOGRAM_X(name, arity, expression, ...) \
+  {OpColumns{__VA_ARGS__}, #name, arity, #expression},
+    HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+};
+
+constexpr const OpInfo& op_info(Op op) noexcept {
+  return kOpTable[static_cast<size_t>(op)];
+}
+
+// The number of a row among those whose cost is arithmetic.
+constexpr int arithmetic_index(Op op) noexcept {
+  int index = 0;
+  for (int i = 0; i < static_cast<int>(op); ++i) index += kOpTable[i].cost == Cost::arithmetic;
+  return index;
+}
+inline constexpr int kArithmeticCount = arithmetic_index(static_cast<Op>(kOpCount));
 
 }  // namespace hologram

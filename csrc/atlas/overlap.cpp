@@ -4,6 +4,8 @@
 #include <bit>
 #include <limits>
 
+#include "atlas/block_state.h"
+
 namespace hologram {
 namespace {
 
@@ -67,6 +69,18 @@ size_t strided_footprint(const Program& program, uint16_t access) {
     if (dims.strides[i] != 0) bytes *= dims.sizes[i];
   }
   return static_cast<size_t>(std::min(bytes, extent(program, access)));  // windows share some
+}
+
+size_t slot_bytes(const Program& program, uint16_t slot) {
+  if (const BlockState* block = program.blocks[slot]) return block->bytes;
+  size_t bytes = 0;
+  for (size_t i = 0; i < program.accesses.size(); ++i) {
+    if (program.accesses[i].slot != slot) continue;
+    const auto access = static_cast<uint16_t>(i);
+    bytes =
+        std::max(bytes, static_cast<size_t>(program.places[i].offset) + footprint(program, access));
+  }
+  return bytes;
 }
 
 bool may_overlap(const Program& program, uint16_t a, uint16_t b) {

@@ -25,6 +25,9 @@ inline size_t footprint(const Program& program, uint16_t access) {
          (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[key.space]));
 }
 
+// The bytes of what a slot stands for: of its block, or of all that is accessed of a temporary.
+size_t slot_bytes(const Program& program, uint16_t slot);
+
 // Whether two accesses of one block may share a byte. Dense ones are compared exactly; strided ones
 // by their extents, and modulo each of their strides: two columns of a matrix never meet.
 bool may_overlap(const Program& program, uint16_t a, uint16_t b);

@@ -114,19 +114,32 @@ Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* share
 
 Window::~Window() = default;
 
-inline uint16_t Window::slot_of(BlockState* block, uint64_t number) {
-  if (block->program.load(std::memory_order_relaxed) == number) return block->slot;
+inline SlotState& Window::state_of(const View& view, uint64_t number) {
+  BlockState* const block = view.block;
+  if (block == nullptr) [[unlikely]]
+    return state_of_temporary(view.temporary);
+  if (block->program.load(std::memory_order_relaxed) == number) return block->place;
   Program& program = current_->program;
   const auto slot = static_cast<uint16_t>(program.slots.size());
-  program.slots.push({block->born == number || block->born == BlockState::kBornInside, true});
+  program.slots.push({block->born == number, true});
   program.blocks.push(block);
   current_->dead.push(false);
-  block->slot = slot;
-  block->last_access = -1;
-  block->crowd = -1;
+  block->place = {slot, -1, -1};
   block->window.store(this, std::memory_order_release);
   block->program.store(number, std::memory_order_release);
-  return slot;
+  return block->place;
+}
+
+SlotState& Window::state_of_temporary(uint16_t number) {
+  SlotState& state = current_->temporaries[number - size_t{1}];
+  if (state.last_access < 0) {
+    Program& program = current_->program;
+    state.slot = static_cast<uint16_t>(program.slots.size());
+    program.slots.push({true, true});
+    program.blocks.push(nullptr);
+    current_->dead.push(true);
+  }
+  return state;
 }
 
 inline uint16_t Window::space_of(int64_t count) {
@@ -156,78 +169,77 @@ uint16_t Window::shape_of(std::span<const int64_t> sizes) {
   if (view.layout == Layout::strided) [[unlikely]]
     return strided_access_of(view, operands, space, number, written);
   Program& program = current_->program;
-  BlockState& block = *view.block;
-  const uint16_t slot = slot_of(&block, number);
-  const uint64_t key = packed(slot, view.dtype, view.layout,
+  SlotState& state = state_of(view, number);
+  const uint64_t key = packed(state.slot, view.dtype, view.layout,
                               view.layout == Layout::scalar ? uint16_t{0} : space, uint16_t{0});
-  if (block.last_access < 0) {  // nothing to compare with
+  if (state.last_access < 0) {  // nothing to compare with
     const auto access = static_cast<uint16_t>(program.accesses.size());
     program.accesses.push(std::bit_cast<AccessKey>(key));
     program.places.push({view.offset, -1, 0, written});
-    block.last_access = access;
+    state.last_access = access;
     return access;
   }
-  int32_t i = block.crowd < 0 ? block.last_access : last_access_at(block, view.offset);
+  int32_t i = state.crowd < 0 ? state.last_access : last_access_at(state, view.offset);
   while (i >= 0) {
     const auto known = static_cast<size_t>(i);
     const Place& place = program.places[known];
     if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key) {
-      if (written && !place.written) write(block, static_cast<uint16_t>(i));
+      if (written && !place.written) write(state, static_cast<uint16_t>(i));
       return static_cast<uint16_t>(i);
     }
     i = place.next;
   }
-  return another_access(view, operands, key, written);
+  return another_access(state, view, operands, key, written);
 }
 
 uint16_t Window::strided_access_of(const View& view, const Operands& operands, uint16_t space,
                                    uint64_t number, bool written) {
   Program& program = current_->program;
-  const uint16_t slot = slot_of(view.block, number);
-  const uint64_t key = packed(slot, view.dtype, view.layout, space, shape_of(operands.sizes));
-  int32_t i = view.block->last_access;
-  if (view.block->crowd >= 0) [[unlikely]]
-    i = last_access_at(*view.block, view.offset);
+  SlotState& state = state_of(view, number);
+  const uint64_t key = packed(state.slot, view.dtype, view.layout, space, shape_of(operands.sizes));
+  int32_t i = state.last_access;
+  if (state.crowd >= 0) [[unlikely]]
+    i = last_access_at(state, view.offset);
   while (i >= 0) {
     const auto known = static_cast<size_t>(i);
     const Place& place = program.places[known];
     if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key &&
         std::equal(view.strides, view.strides + operands.sizes.size(),
                    program.strides.data() + place.stride)) {
-      if (written && !place.written) write(*view.block, static_cast<uint16_t>(i));
+      if (written && !place.written) write(state, static_cast<uint16_t>(i));
       return static_cast<uint16_t>(i);
     }
     i = place.next;
   }
-  return another_access(view, operands, key, written);
+  return another_access(state, view, operands, key, written);
 }
 
-[[gnu::noinline]] uint16_t Window::another_access(const View& view, const Operands& operands,
-                                                  uint64_t key, bool written) {
+[[gnu::noinline]] uint16_t Window::another_access(SlotState& state, const View& view,
+                                                  const Operands& operands, uint64_t key,
+                                                  bool written) {
   Program& program = current_->program;
   const auto access = program.accesses.size();
-  BlockState& block = *view.block;
   program.accesses.push(std::bit_cast<AccessKey>(key));
-  program.places.push({view.offset, block.last_access,
+  program.places.push({view.offset, state.last_access,
                        static_cast<uint32_t>(program.strides.size()) & 0x7fff'ffff, written});
   if (view.layout == Layout::strided) {
     for (size_t d = 0; d < operands.sizes.size(); ++d) program.strides.push_back(view.strides[d]);
   }
-  if (block.crowd >= 0) [[unlikely]] {
-    Crowd& crowd = current_->crowds[static_cast<size_t>(block.crowd)];
+  if (state.crowd >= 0) [[unlikely]] {
+    Crowd& crowd = current_->crowds[static_cast<size_t>(state.crowd)];
     join_crowd(crowd, static_cast<uint16_t>(access));
     if (written) write_in_crowd(crowd, static_cast<uint16_t>(access));
     return static_cast<uint16_t>(access);
   }
   int others = 0;
-  for (int32_t i = block.last_access; i >= 0; ++others) {
+  for (int32_t i = state.last_access; i >= 0; ++others) {
     const auto other = static_cast<uint16_t>(i);
     if (written || program.places[other].written) compare(static_cast<uint16_t>(access), other);
     i = program.places[other].next;
   }
-  block.last_access = static_cast<int32_t>(access);
+  state.last_access = static_cast<int32_t>(access);
   if (others == kCrowded) [[unlikely]]
-    make_crowd(block);
+    make_crowd(state);
   return static_cast<uint16_t>(access);
 }
 
@@ -239,12 +251,12 @@ void Window::compare(uint16_t access, uint16_t other) {
 }
 
 // An access that has been read is written now. With those that are written it was compared before.
-void Window::write(const BlockState& block, uint16_t access) {
+void Window::write(const SlotState& state, uint16_t access) {
   auto& places = current_->program.places;
-  if (block.crowd >= 0) [[unlikely]] {
-    write_in_crowd(current_->crowds[static_cast<size_t>(block.crowd)], access);
+  if (state.crowd >= 0) [[unlikely]] {
+    write_in_crowd(current_->crowds[static_cast<size_t>(state.crowd)], access);
   } else {
-    for (int32_t i = block.last_access; i >= 0; i = places[static_cast<size_t>(i)].next) {
+    for (int32_t i = state.last_access; i >= 0; i = places[static_cast<size_t>(i)].next) {
       const auto other = static_cast<uint16_t>(i);
       if (other != access && !places[other].written) compare(access, other);
     }
@@ -253,11 +265,11 @@ void Window::write(const BlockState& block, uint16_t access) {
 }
 
 // From here on the block's accesses are found by offset.
-void Window::make_crowd(BlockState& block) {
+void Window::make_crowd(SlotState& state) {
   Program& program = current_->program;
-  block.crowd = static_cast<int32_t>(current_->crowds.size());
+  state.crowd = static_cast<int32_t>(current_->crowds.size());
   Crowd& crowd = current_->crowds.emplace_back();
-  for (int32_t i = block.last_access; i >= 0;) {
+  for (int32_t i = state.last_access; i >= 0;) {
     crowd.unsorted.push_back(static_cast<uint16_t>(i));
     i = program.places[static_cast<size_t>(i)].next;
   }
@@ -294,8 +306,8 @@ void Window::write_in_crowd(Crowd& crowd, uint16_t access) {
   crowd.written.insert(program, access);
 }
 
-int32_t Window::last_access_at(const BlockState& block, int64_t offset) const {
-  const auto& last_at = current_->crowds[static_cast<size_t>(block.crowd)].last_at;
+int32_t Window::last_access_at(const SlotState& state, int64_t offset) const {
+  const auto& last_at = current_->crowds[static_cast<size_t>(state.crowd)].last_at;
   const auto found = last_at.find(offset);
   return found != last_at.end() ? found->second : -1;
 }
@@ -331,7 +343,7 @@ inline Source Window::immediate_of(uint64_t bits, DType dtype) {
     const View& in = operands.in[i];
     if (static_cast<int>(i) >= operands.arity) {
       instruction.in[i] = kNothing;
-    } else if (in.block == nullptr) {
+    } else if (in.block == nullptr && in.temporary == 0) {
       instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
     } else {
       instruction.in[i] = access_of(in, operands, space, number, false);
@@ -365,7 +377,7 @@ Window* Window::pending_elsewhere(std::span<const Operands> list) const {
   return found;
 }
 
-void Window::record(std::span<const Operands> list, std::span<BlockState* const> temporaries) {
+void Window::record(std::span<const Operands> list, size_t temporaries) {
   if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
     hook();
   std::string origin;
@@ -387,8 +399,9 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         if (held + list.size() > current_->room) [[unlikely]]
           current_->reserve(std::max(held + list.size(), 2 * current_->room));
         const uint64_t number = open_.load(std::memory_order_relaxed);
+        if (temporaries != 0) [[unlikely]]
+          current_->temporaries.assign(temporaries, {});
         for (const Operands& operands : list) append(operands, number);
-        for (const BlockState* block : temporaries) current_->dead[block->slot] = true;
         if (!origin.empty()) [[unlikely]]
           current_->origins.resize(current_->program.code.size(), origin);
         stats_.recorded += list.size();
@@ -398,16 +411,11 @@ void Window::record(std::span<const Operands> list, std::span<BlockState* const>
         reason = FlushReason::mode;
       }
     }
-    try {
-      if (list.size() > kMostInstructions) {
-        throw Error(std::to_string(list.size()) + " instructions at once, where a window holds " +
-                    std::to_string(kMostInstructions));
-      }
-      (other != nullptr ? other : this)->flush(reason);
-    } catch (...) {
-      for (const BlockState* block : temporaries) delete block;
-      throw;
+    if (list.size() > kMostInstructions) {
+      throw Error(std::to_string(list.size()) + " instructions at once, where a window holds " +
+                  std::to_string(kMostInstructions));
     }
+    (other != nullptr ? other : this)->flush(reason);
   }
   if (!recording()) flush(FlushReason::eager);
 }
@@ -420,9 +428,9 @@ bool Window::keep(BlockState* block) noexcept {
   const bool open = block->program.load(std::memory_order_relaxed) ==
                     window.open_.load(std::memory_order_relaxed);
   Open& program = open ? *window.current_ : *window.running_;
-  program.dead[block->slot] = true;
+  program.dead[block->place.slot] = true;
   // Under the lock: once the program has run, the block is gone.
-  if (open && program.program.slots[block->slot].inside) {
+  if (open && program.program.slots[block->place.slot].inside) {
     block->give_back_memory();
   } else {
     block->retire_memory();
@@ -485,6 +493,7 @@ void Window::flush(FlushReason reason) {
       }
       for (size_t i = 0; i < frame_.failures.size(); ++i) {
         BlockState* block = running_->program.blocks[i];
+        if (block == nullptr) continue;
         block->failure = frame_.failures[i];
         block->failed.store(block->failure != nullptr, std::memory_order_release);
       }
@@ -492,7 +501,7 @@ void Window::flush(FlushReason reason) {
         submitted_.store(outcome.ticket, std::memory_order_release);
         if (outcome.late) [[unlikely]] {
           for (BlockState* const block : running_->program.blocks) {
-            block->last_use.store({&queue_, outcome.ticket});
+            if (block != nullptr) block->last_use.store({&queue_, outcome.ticket});
           }
         }
       }
@@ -502,6 +511,7 @@ void Window::flush(FlushReason reason) {
     for (size_t i = 0; i < running_->dead.size(); ++i) {
       if (!running_->dead[i]) continue;
       BlockState* const block = running_->program.blocks[i];
+      if (block == nullptr) continue;
       const SlotKey& slot = running_->program.slots[i];
       // What lived inside the program only has given its memory back already.
       if (slot.live || !slot.inside) block->give_back_memory();
@@ -587,7 +597,7 @@ static size_t discarded_bytes(const Plan& plan, const Program& program) {
   size_t most = 0;
   for (const auto& turn : plan.discarded) {
     size_t bytes = 0;
-    for (const uint16_t slot : turn) bytes += aligned(program.blocks[slot]->bytes);
+    for (const uint16_t slot : turn) bytes += aligned(slot_bytes(program, slot));
     most = std::max(most, bytes);
   }
   return most;
@@ -609,7 +619,7 @@ bool Window::reserve_scratch(const Plan& plan, const Program& program, Failures&
   held_.reserve(plan.scratch.size() + 1);
   for (const uint16_t slot : plan.scratch) {
     try {
-      held_.push(scratch_.allocate_scratch(program.blocks[slot]->bytes, queue_));
+      held_.push(scratch_.allocate_scratch(slot_bytes(program, slot), queue_));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       unwritable[slot] = std::make_shared<const Failure>(Failure{
@@ -730,7 +740,7 @@ Window::Outcome Window::run(Open& open, Watcher* watcher) {
 // while this one was recorded.
 bool Window::touches_failed(const Program& program) const noexcept {
   return (failures_ || !alone_) && std::ranges::any_of(program.blocks, [](const BlockState* block) {
-           return block->failed.load(std::memory_order_relaxed);
+           return block != nullptr && block->failed.load(std::memory_order_relaxed);
          });
 }
 
@@ -738,8 +748,9 @@ bool Window::touches_failed(const Program& program) const noexcept {
 void Window::drop_failed(Program& program, const Failures& unwritable, Failures& failures) {
   failures.assign(program.slots.size(), nullptr);
   for (size_t i = 0; i < failures.size(); ++i) {
-    if (program.blocks[i]->failed.load(std::memory_order_relaxed)) {
-      failures[i] = program.blocks[i]->failure;
+    const BlockState* const block = program.blocks[i];
+    if (block != nullptr && block->failed.load(std::memory_order_relaxed)) {
+      failures[i] = block->failure;
     }
   }
   size_t kept = 0;
@@ -775,7 +786,7 @@ void Window::find_bases(const Plan& plan, const Program& program) {
     char* place = held_.empty() ? nullptr : static_cast<char*>(held_.back());
     for (const uint16_t slot : turn) {
       bases[slot] = place;
-      place += aligned(program.blocks[slot]->bytes);
+      place += aligned(slot_bytes(program, slot));
     }
   }
 }

@@ -95,6 +95,9 @@ struct View {
   int64_t offset;  // bytes from the start of the block to element 0
   DType dtype;
   Layout layout;
+  // Where `block` is null: 1 + the number of a value that only the instructions recorded with this
+  // one use, and that has no memory unless the plan needs some.
+  uint16_t temporary = 0;
   const int64_t* strides = nullptr;  // bytes, of a strided view: as many as the space has sizes
 };
 
@@ -105,7 +108,8 @@ struct Operands {
   int64_t count;                     // elements of the space
   std::span<const int64_t> sizes{};  // needed where a view is strided
   View out;
-  // Each is a view, or where `block` is null an immediate: bits of the compute class in `offset`.
+  // Each is a view, or with neither block nor temporary an immediate: bits of the compute class in
+  // `offset`.
   std::array<View, 3> in;
 };
 
@@ -163,12 +167,11 @@ class Window {
   void start_capture();
   std::vector<Flushed> end_capture();
 
-  // Appends instructions, all or none, at most kMostInstructions. `temporaries` are blocks without
-  // memory (kBornInside) for values that only these instructions use; the window destroys them.
-  // Flushes when the window is full, or was recorded in another FloatMode than the calling
-  // thread's, and flushes another window in which one of the blocks is pending; throws then, with
-  // nothing appended, what that flush does.
-  void record(std::span<const Operands> list, std::span<BlockState* const> temporaries = {});
+  // Appends instructions, all or none, at most kMostInstructions. `temporaries`: the number of
+  // values that only these instructions use. Flushes when the window is full, or was recorded in
+  // another FloatMode than the calling thread's, and flushes another window in which one of the
+  // blocks is pending; throws then, with nothing appended, what that flush does.
+  void record(std::span<const Operands> list, size_t temporaries = 0);
   void record(const Operands& operands) { record({&operands, 1}); }
 
   // The number that a block allocated now is born with.
@@ -244,7 +247,8 @@ class Window {
   struct Open {
     Program program;
     std::vector<Crowd> crowds;
-    Column<bool> dead;  // by slot: the owner has freed the block
+    Column<bool> dead;                   // by slot: the owner has freed the block
+    std::vector<SlotState> temporaries;  // of the instructions that are being recorded
     // Immediates by a hash of their bits: where an equal one may be.
     std::array<uint16_t, 64> known{};
     size_t bytes = 0;
@@ -255,21 +259,23 @@ class Window {
     void clear() noexcept;
   };
   void append(const Operands& operands, uint64_t number);
-  uint16_t slot_of(BlockState* block, uint64_t number);
+  SlotState& state_of(const View& view, uint64_t number);
+  SlotState& state_of_temporary(uint16_t number);
   bool takes(size_t instructions, FloatMode mode) const;
   Window* pending_elsewhere(std::span<const Operands> list) const;
   uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
                      bool written);
   uint16_t strided_access_of(const View& view, const Operands& operands, uint16_t space,
                              uint64_t number, bool written);
-  uint16_t another_access(const View& view, const Operands& operands, uint64_t key, bool written);
-  void write(const BlockState& block, uint16_t access);
+  uint16_t another_access(SlotState& state, const View& view, const Operands& operands,
+                          uint64_t key, bool written);
+  void write(const SlotState& state, uint16_t access);
   void compare(uint16_t access, uint16_t other);
-  void make_crowd(BlockState& block);
+  void make_crowd(SlotState& state);
   void link(Crowd& crowd, uint16_t access);
   void join_crowd(Crowd& crowd, uint16_t access);
   void write_in_crowd(Crowd& crowd, uint16_t access);
-  int32_t last_access_at(const BlockState& block, int64_t offset) const;
+  int32_t last_access_at(const SlotState& state, int64_t offset) const;
   uint16_t space_of(int64_t count);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);

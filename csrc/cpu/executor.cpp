@@ -25,7 +25,6 @@ constexpr long kPrefetchDistance = 2048;
 // Bytes that the caches may still hold: there, fetching ahead is only more work.
 constexpr int64_t kPrefetchFrom = int64_t{4} << 20;
 constexpr uint32_t kStackFrame = 32'768;
-constexpr DTypeSet kBool = dtype_bit(DType::b8);
 // Of f32's class, dtypes whose values are clean (cpu/convert.h).
 constexpr DTypeSet kClean = dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) |
                             dtype_bit(DType::i16) | dtype_bit(DType::bf16);
@@ -198,7 +197,7 @@ class GroupCompiler {
           for (int k = 0; k < info.arity; ++k) value(args[k]);
           require(!info.has(kPredicate) || node.dtype == DType::b8, "a predicate that is not b8");
           for (int k = 0; k < info.arity; ++k) {
-            const bool logical = info.has(kCondition) ? k == 0 : !(info.dtypes & ~kBool);
+            const bool logical = info.has(kCondition) ? k == 0 : info.is_logical();
             require(!logical || nodes[args[k]].dtype == DType::b8, "a truth value that is not b8");
           }
           require(info.has(kPredicate) || info.supports_in_group(node.dtype),
@@ -405,6 +404,10 @@ class GroupCompiler {
     }
   }
 
+  static bool is_arithmetic(const Node& node) {
+    return node.kind == NodeKind::compute && op_info(node.op).cost == Cost::arithmetic;
+  }
+
   bool is_square(const Node& node) const {
     return node.kind == NodeKind::compute && op_info(node.op).arity == 2 && node.a == node.b;
   }
@@ -460,9 +463,8 @@ class GroupCompiler {
         compute(v);
         const OpInfo& info = op_info(node.op);
         rounded = info.has(kPredicate) || value.rounded;
-        // (Negation makes -0, which no integer is.)
-        if (!rounded && (keeps_precision(node.op) || ((node.op == Op::neg || node.op == Op::abs) &&
-                                                      (dtype_bit(node.dtype) & kReal) != 0))) {
+        if (!rounded && (info.exact == Exact::always ||
+                         (info.exact == Exact::real && (dtype_bit(node.dtype) & kReal) != 0))) {
           rounded = true;
           for (int k = info.has(kCondition) ? 1 : 0; k < info.arity; ++k) {
             rounded = rounded && is_exact(group_.nodes[argument(node, k)].dtype, node.dtype);
@@ -630,7 +632,7 @@ class GroupCompiler {
   // The pair of the node's second (or first) operand as a product beside the other one.
   int joins_product(const Node& node, bool second, int& x, int& y) const {
     const int product = second ? node.b : node.a, other = second ? node.a : node.b;
-    if (node.op > Op::div || (has_place(other) && accumulator_ != other)) return -1;
+    if (!is_arithmetic(node) || (has_place(other) && accumulator_ != other)) return -1;
     return product_pair(product, x, y);
   }
 
@@ -650,7 +652,8 @@ class GroupCompiler {
         return false;
       }
       for (const int u : {x, y, product, other}) release(u);
-      const size_t row = index(node.op) + (second ? 0 : 4);
+      const auto row =
+          static_cast<size_t>(arithmetic_index(node.op) + (second ? 0 : kArithmeticCount));
       push_arithmetic(v, kernels_.plain.with_product[row][pair],
                       kernels_.to_bf16.with_product[row][pair], values_[x].where, values_[y].where);
       return true;
@@ -672,22 +675,21 @@ class GroupCompiler {
     const Node& node = group_.nodes[v];
     const int a = node.a, b = node.b;
     if (with_product(v)) return;
-    static_assert(static_cast<int>(Op::div) == 3, "the order of Arithmetic");
     const auto finish = [&](int form, Reference where = {}) {
       release(a);
       release(b);
       const AnyCode to_bf16 =
-          node.op <= Op::div ? kernels_.binary_to_bf16[index(node.op)][form] : nullptr;
+          is_arithmetic(node) ? kernels_.binary_to_bf16[arithmetic_index(node.op)][form] : nullptr;
       push_arithmetic(v, kernels_.binary[index(node.op)][form], to_bf16, where);
     };
-    if (node.op <= Op::div && has_place(a) && has_place(b) && accumulator_ != a &&
+    if (is_arithmetic(node) && has_place(a) && has_place(b) && accumulator_ != a &&
         accumulator_ != b) {
       if (const int pair = pair_of(a, b); pair >= 0) {
         release(a);
         release(b);
-        push_arithmetic(v, kernels_.plain.start[index(node.op)][pair],
-                        kernels_.to_bf16.start[index(node.op)][pair], values_[a].where,
-                        values_[b].where);
+        const int row = arithmetic_index(node.op);
+        push_arithmetic(v, kernels_.plain.start[row][pair], kernels_.to_bf16.start[row][pair],
+                        values_[a].where, values_[b].where);
         return;
       }
     }

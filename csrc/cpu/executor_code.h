@@ -8,22 +8,6 @@
 
 namespace hologram::cpu {
 
-// Operations whose result is one of the operands, or a whole number no larger: never rounded.
-constexpr bool keeps_precision(Op op) {
-  switch (op) {
-    case Op::maximum:
-    case Op::minimum:
-    case Op::relu:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::trunc:
-    case Op::where:
-    case Op::clamp: return true;
-    default: return false;
-  }
-}
-
 // A place in memory: R[pointer] + offset, plus the progress within the space where mask is -1.
 struct Reference {
   int32_t pointer, offset, mask;
@@ -53,13 +37,13 @@ struct Stream {
   long distance;
 };
 
-// add, sub, mul and div of more than one operand from memory.
+// Rows whose cost is arithmetic, of more than one operand from memory; by arithmetic_index().
 struct Arithmetic {
   // Into the accumulator.
-  AnyCode start[4][kPairCount];
+  AnyCode start[kArithmeticCount][kPairCount];
   // The accumulator and x * y, then the other way round. The product is rounded to the dtype of x;
   // a splat is y. The product of bf16 has to be clean.
-  AnyCode with_product[8][kPairCount];
+  AnyCode with_product[2 * kArithmeticCount][kPairCount];
 };
 
 // Runs code over blocks from byte `begin` of the class's elements to `end`.
@@ -88,7 +72,7 @@ struct ClassKernels {
   Arithmetic plain;
   // The result is clean and rounded to bf16 (cpu/convert.h); f32 only, null where there is none.
   Arithmetic to_bf16;
-  AnyCode binary_to_bf16[4][kFormCount];
+  AnyCode binary_to_bf16[kArithmeticCount][kFormCount];
   // By the accumulator's place among the operands, and what the others are; null: there is none.
   AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
   RunCode run;  // of any code

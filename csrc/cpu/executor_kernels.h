@@ -275,12 +275,10 @@ struct Lanes<int64_t, DType::i32, W> : HalfLanes<int64_t, int32_t, W> {};
 
 // Rows of the op table as functors.
 struct NoOperand {};
-#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
+#define HOLOGRAM_X(name, arity, expression, ...)                               \
   struct group_row_##name {                                                    \
     static constexpr Op kOp = Op::name;                                        \
-    static constexpr int kArity = arity;                                       \
-    static constexpr DTypeSet kDTypes = dtypes;                                \
-    static constexpr bool kTruth = ((flags)&kPredicate) != 0;                  \
+    static constexpr OpInfo kInfo = op_info(Op::name);                         \
     template <class T>                                                         \
     HOLOGRAM_INLINE static T apply([[maybe_unused]] T x, [[maybe_unused]] T y, \
                                    [[maybe_unused]] T z) {                     \
@@ -293,14 +291,14 @@ HOLOGRAM_OPS(HOLOGRAM_X)
 // Whether eight copies of the operation would be too much code.
 template <class T, int W>
 constexpr bool is_heavy(Op op) {
-  // With 32 registers the constants stay in some of them.
-  if (std::is_same_v<T, float> && W == 64 &&
-      (op == Op::exp || op == Op::log || op == Op::tanh || op == Op::sigmoid)) {
-    return false;
+  switch (std::is_same_v<T, int64_t> ? op_info(op).integer_cost : op_info(op).cost) {
+    case Cost::fused:
+      return W == 16;  // the baseline emulates it
+    // With 32 registers the constants stay in some of them.
+    case Cost::short_function: return !std::is_same_v<T, float> || W != 64;
+    case Cost::function: return true;
+    default: return false;
   }
-  if (op == Op::fma) return W == 16;  // the baseline emulates it
-  if (std::is_same_v<T, int64_t>) return op == Op::mul || op == Op::clamp;
-  return op >= Op::exp && op <= Op::pow;
 }
 
 template <class T, int W>
@@ -510,11 +508,11 @@ struct Instructions {
   template <class Row>
   static void add_row(ClassKernels& kernels) {
     constexpr size_t op = static_cast<size_t>(Row::kOp);
-    if constexpr ((Row::kDTypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
+    if constexpr ((Row::kInfo.dtypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
       return;
-    } else if constexpr (Row::kArity == 1) {
+    } else if constexpr (Row::kInfo.arity == 1) {
       kernels.unary[op] = code_of<Operate<Row, 0, FromSelf, FromSelf>>();
-    } else if constexpr (Row::kArity == 2) {
+    } else if constexpr (Row::kInfo.arity == 2) {
       add_forms<Row, AsItIs>(kernels.binary[op]);
     } else {
       auto& row = kernels.ternary[op];
@@ -557,7 +555,7 @@ struct Instructions {
   }
   template <class Row, class M, DType dtype, class Rounding>
   static void add_pairs(Arithmetic& table, Pair first) {
-    constexpr size_t op = static_cast<size_t>(Row::kOp);
+    constexpr int op = arithmetic_index(Row::kOp);
     AnyCode* start_row = table.start[op] + first;
     start_row[0] = code_of<Start<Row, M, M, Rounding>>();
     start_row[1] = code_of<Start<Row, M, FromSplat, Rounding>>();
@@ -565,23 +563,24 @@ struct Instructions {
     AnyCode* product_row = table.with_product[op] + first;
     product_row[0] = code_of<MultiplyThen<Row, 0, dtype, M, M, Rounding>>();
     product_row[1] = code_of<MultiplyThen<Row, 0, dtype, M, FromSplat, Rounding>>();
-    product_row = table.with_product[4 + op] + first;
+    product_row = table.with_product[kArithmeticCount + op] + first;
     product_row[0] = code_of<MultiplyThen<Row, 1, dtype, M, M, Rounding>>();
     product_row[1] = code_of<MultiplyThen<Row, 1, dtype, M, FromSplat, Rounding>>();
   }
-  // Of add, sub, mul and div: what takes more than one operand from memory, or rounds to bf16.
+  // What takes more than one operand from memory, or rounds to bf16.
   template <class Row>
   static void add_arithmetic(ClassKernels& kernels) {
-    if constexpr (!std::is_same_v<T, int64_t> || Row::kOp != Op::div) {
+    constexpr bool arithmetic = Row::kInfo.cost == Cost::arithmetic && !std::is_same_v<T, uint8_t>;
+    if constexpr (arithmetic && Row::kInfo.supports(kOwn)) {
       add_pairs<Row, Memory, kOwn, AsItIs>(kernels.plain, kMM);
     }
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (arithmetic && std::is_same_v<T, float>) {
       using MemoryBf16 = FromMemory<DType::bf16>;
       using MemoryF16 = FromMemory<DType::f16>;
       add_pairs<Row, MemoryBf16, DType::bf16, AsItIs>(kernels.plain, kBB);
       add_pairs<Row, MemoryF16, DType::f16, AsItIs>(kernels.plain, kHH);
       add_pairs<Row, MemoryBf16, DType::bf16, ToBf16>(kernels.to_bf16, kBB);
-      add_forms<Row, ToBf16>(kernels.binary_to_bf16[static_cast<size_t>(Row::kOp)]);
+      add_forms<Row, ToBf16>(kernels.binary_to_bf16[arithmetic_index(Row::kOp)]);
     }
   }
   template <DType dtype>
@@ -701,23 +700,24 @@ struct Instructions {
   // A row on memory of `dtype`, which is M to an operation.
   template <class Row, DType dtype, class M, class Stored>
   static void add_unary_or_pair(ClassKernels& kernels) {
-    if constexpr (Row::kArity == 1) {
+    if constexpr (Row::kInfo.arity == 1) {
       add_loop<Load<dtype>, Operate<Row, 0, FromSelf, FromSelf>, Stored>(kernels);
-    } else if constexpr (Row::kArity == 2 && Row::kOp <= Op::div) {
+    } else if constexpr (Row::kInfo.cost == Cost::arithmetic) {
       add_loop<Start<Row, M, M>, Stored>(kernels);
-    } else if constexpr (Row::kArity == 2) {
+    } else if constexpr (Row::kInfo.arity == 2) {
       add_loop<Load<dtype>, Operate<Row, 0, M, FromSelf>, Stored>(kernels);
     }
   }
   // The same beside numbers.
   template <class Row, DType dtype, class M, class Stored>
   static void add_with_splat(ClassKernels& kernels) {
-    if constexpr (Row::kArity == 2 && Row::kOp <= Op::div) {
+    if constexpr (Row::kInfo.cost == Cost::arithmetic) {
       add_loop<Start<Row, M, FromSplat>, Stored>(kernels);
       add_loop<Start<Row, FromSplat, M>, Stored>(kernels);
-    } else if constexpr (Row::kArity == 2) {
+    } else if constexpr (Row::kInfo.arity == 2) {
       add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSelf>, Stored>(kernels);
-    } else if constexpr (Row::kOp == Op::clamp) {
+    } else if constexpr (Row::kInfo.arity == 3 && Row::kInfo.exact == Exact::always &&
+                         !Row::kInfo.has(kCondition)) {
       add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSplat>, Stored>(kernels);
     }
   }
@@ -726,8 +726,8 @@ struct Instructions {
     using F32 = Store<DType::f32>;
     using B8 = Store<DType::b8>;
     using Bf16Memory = FromMemory<DType::bf16>;
-    constexpr bool exact = keeps_precision(Row::kOp);
-    if constexpr (std::is_same_v<T, float> && (Row::kDTypes & dtype_bit(kOwn)) != 0 &&
+    constexpr bool exact = Row::kInfo.exact == Exact::always;
+    if constexpr (std::is_same_v<T, float> && (Row::kInfo.dtypes & dtype_bit(kOwn)) != 0 &&
                   !is_heavy<T, W>(Row::kOp)) {
       add_unary_or_pair<Row, DType::f32, Memory, F32>(kernels);
       add_with_splat<Row, DType::f32, Memory, F32>(kernels);
@@ -737,13 +737,13 @@ struct Instructions {
       if constexpr (exact) {  // numbers that bf16 has
         add_with_splat<Row, DType::bf16, Bf16Memory, StoreExact>(kernels);
       }
-      if constexpr (Row::kTruth) {
+      if constexpr (Row::kInfo.has(kPredicate)) {
         add_unary_or_pair<Row, DType::f32, Memory, B8>(kernels);
         add_with_splat<Row, DType::f32, Memory, B8>(kernels);
         add_unary_or_pair<Row, DType::bf16, Bf16Memory, B8>(kernels);
         add_with_splat<Row, DType::bf16, Bf16Memory, B8>(kernels);
       }
-    } else if constexpr (std::is_same_v<T, uint8_t> && Row::kTruth) {
+    } else if constexpr (std::is_same_v<T, uint8_t> && Row::kInfo.has(kPredicate)) {
       add_unary_or_pair<Row, DType::b8, Memory, B8>(kernels);
     }
   }
@@ -827,20 +827,14 @@ struct Instructions {
       kernels.store_clean = code_of<StoreClean>();
       kernels.store_exact = code_of<StoreExact>();
     }
-#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
-  add_row<group_row_##name>(kernels);
+#define HOLOGRAM_X(name, ...)         \
+  add_row<group_row_##name>(kernels); \
+  add_arithmetic<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
-    if constexpr (!std::is_same_v<T, uint8_t>) {
-      add_arithmetic<group_row_add>(kernels);
-      add_arithmetic<group_row_sub>(kernels);
-      add_arithmetic<group_row_mul>(kernels);
-      add_arithmetic<group_row_div>(kernels);
-    }
     if constexpr (W > 16) {  // machines with the baseline alone are few, and compilation takes time
       add_moves(kernels);
-#define HOLOGRAM_X(name, arity, dtypes, integers, expression, flags, identity) \
-  add_loops<group_row_##name>(kernels);
+#define HOLOGRAM_X(name, ...) add_loops<group_row_##name>(kernels);
       HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
     }

@@ -18,7 +18,14 @@ TEST(op_table_rows_are_well_formed) {
     CHECK_EQ(info.dtypes >> kDTypeCount, 0u);
     // What is promoted is not computed as it is.
     constexpr DTypeSet kIntegers = kOrdered & ~kReal;
-    CHECK(info.integers == kKeep || (info.dtypes & kIntegers) == 0);
+    CHECK(info.integers != Integers::promote || (info.dtypes & kIntegers) == 0);
+    for (int k = 0; k < 3; ++k) {
+      const bool derived = info.derivative[0] != nullptr && k < info.arity;
+      CHECK_EQ(info.derivative[k] != nullptr, derived);
+    }
+    CHECK(!info.has(kPredicate) || info.derivative[0] == nullptr);
+    // What operates on two operands from memory is numbered.
+    CHECK(info.cost != Cost::arithmetic || (info.arity == 2 && info.exact == Exact::no));
     const std::string expression = info.expression;
     CHECK(expression.find('x') != std::string::npos);
     CHECK_EQ(expression.find('y') != std::string::npos, info.arity >= 2);
@@ -43,9 +50,10 @@ TEST(op_table_names_follow_the_enumeration) {
   CHECK(op_info(Op::clamp).supports_in_group(DType::i16));
   CHECK(op_info(Op::eq).has(kPredicate));
   CHECK_EQ(std::string(op_info(Op::fma).name), "fma");
-  CHECK(op_info(Op::sqrt).integers == kPromote);
-  CHECK(op_info(Op::floor).integers == kKeep);  // torch's floor of int64 is int64
-  CHECK_EQ(kPointwiseOpCount, static_cast<int>(Op::sqrt));
+  CHECK(op_info(Op::sqrt).integers == Integers::promote);
+  CHECK(op_info(Op::floor).integers == Integers::keep);  // torch's floor of int64 is int64
+  CHECK_EQ(kArithmeticCount, 4);
+  CHECK_EQ(arithmetic_index(Op::div), 3);
   CHECK(op_info(Op::mul).has(kCommutative));
   CHECK(!op_info(Op::sub).has(kCommutative));
 }

@@ -1,0 +1,101 @@
+// What of the drafts has to be computed.
+#include <algorithm>
+#include <vector>
+
+#include "atlas/algebra.h"
+#include "atlas/canonicalise.h"
+#include "atlas/draft.h"
+
+namespace hologram {
+namespace {
+
+// Blocks share no memory. They are numbered by their first operand, so that equal groups over
+// different blocks are equal.
+uint16_t area(const Program& program, const Batch::Member& member, uint16_t slot) {
+  for (size_t i = 0; i < member.accesses.size(); ++i) {
+    if (program.accesses[member.accesses[i]].slot == slot) return static_cast<uint16_t>(i);
+  }
+  return 0;
+}
+
+// What of a draft has to be computed, as a group. Later groups have been built: they have said
+// what they read.
+Batch build(const Program& program, std::vector<Value>& values, const Draft& draft) {
+  Batch batch;
+  std::vector<bool> live(draft.nodes.size(), false);
+  std::vector<ValueId> stores;
+  for (const ValueId id : draft.values) {
+    if (!values[id].wanted) continue;
+    stores.push_back(id);
+    live[values[id].node] = true;
+  }
+  for (size_t i = draft.nodes.size(); i-- > 0;) {
+    const Node& node = draft.nodes[i];
+    if (!live[i] || node.kind == NodeKind::load || node.kind == NodeKind::immediate) continue;
+    const int arity = node.kind == NodeKind::cast ? 1 : op_info(node.op).arity;
+    live[node.a] = true;
+    if (arity > 1) live[node.b] = true;
+    if (arity > 2) live[node.c] = true;
+  }
+  for (const auto& load : draft.loads) {
+    if (!live[load.node]) continue;
+    for (const ValueId id : load.sources) values[id].wanted = true;
+  }
+  if (stores.empty()) return batch;
+
+  Batch::Member member;
+  member.space = draft.space;
+  member.shape = 0;
+  Group& group = batch.group;
+  group.compute_class = draft.compute_class;
+  std::vector<uint16_t> renamed(draft.nodes.size());
+  const auto operand = [&](uint16_t access) {
+    const uint16_t index = operand_of(member.accesses, access);
+    if (index == group.operands.size()) {
+      const AccessKey& key = program.accesses[access];
+      group.operands.push_back({key.dtype, key.layout, area(program, member, key.slot)});
+      if (key.layout == Layout::strided) member.shape = key.shape;
+    }
+    return index;
+  };
+  for (size_t i = 0; i < draft.nodes.size(); ++i) {
+    if (!live[i]) continue;
+    Node node = draft.nodes[i];
+    if (node.kind == NodeKind::load) {
+      node.a = operand(draft.accesses[node.a]);
+    } else if (node.kind == NodeKind::immediate) {
+      member.immediates.push_back(draft.immediates[node.a]);
+      node.a = static_cast<uint16_t>(member.immediates.size() - 1);
+    } else {
+      const int arity = node.kind == NodeKind::cast ? 1 : op_info(node.op).arity;
+      node.a = renamed[node.a];
+      node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
+      node.c = arity > 2 ? renamed[node.c] : uint16_t{0};
+    }
+    renamed[i] = static_cast<uint16_t>(group.nodes.size());
+    group.nodes.push_back(node);
+  }
+  for (const ValueId id : stores) {
+    const Value& value = values[id];
+    const uint16_t place = operand(value.access);
+    group.nodes.push_back(
+        {NodeKind::store, Op{}, program.accesses[value.access].dtype, renamed[value.node], place});
+  }
+  if (program.contracts) contract(group);
+  group.immediates = static_cast<int>(member.immediates.size());
+  batch.members.push_back(std::move(member));
+  return batch;
+}
+
+}  // namespace
+
+std::vector<Batch> drop_dead_code(const Program& program, Drafts& drafts) {
+  std::vector<Batch> groups(drafts.groups.size());
+  // From the last: it says what it reads before those are looked at that compute it.
+  for (size_t i = groups.size(); i-- > 0;) {
+    groups[i] = build(program, drafts.values, drafts.groups[i]);
+  }
+  return groups;
+}
+
+}  // namespace hologram

@@ -1,0 +1,97 @@
+// Plans for people to read.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "atlas/canonicalise.h"
+#include "atlas/overlap.h"
+
+namespace hologram {
+namespace {
+
+// "%3 = mul.f32 %0, 2", one line for each node that is not a constant.
+std::vector<std::string> code_lines(const Group& group, const Batch::Member& member,
+                                    const Program& program) {
+  std::vector<std::string> lines, names(group.nodes.size());
+  int values = 0;
+  for (size_t i = 0; i < group.nodes.size(); ++i) {
+    const Node& node = group.nodes[i];
+    const auto access = [&](uint16_t operand) {
+      return describe_access(program, member.accesses[operand], member.space);
+    };
+    if (node.kind == NodeKind::immediate) {
+      names[i] = describe_immediate(program.immediates[member.immediates[node.a]], node.dtype);
+      continue;
+    }
+    if (node.kind == NodeKind::store) {
+      lines.push_back("store " + access(node.b) + ", " + names[node.a]);
+      continue;
+    }
+    names[i] = "%" + std::to_string(values++);
+    const auto typed = [&](const char* name) {
+      return std::string(name) + "." + dtype_name(node.dtype);
+    };
+    std::string text;
+    if (node.kind == NodeKind::load) {
+      text = typed("load") + " " + access(node.a);
+    } else if (node.kind == NodeKind::cast) {
+      text = typed("cast") + " " + names[node.a];
+    } else {
+      const OpInfo& info = op_info(node.op);
+      text = typed(info.name) + " " + names[node.a];
+      if (info.arity > 1) text += ", " + names[node.b];
+      if (info.arity > 2) text += ", " + names[node.c];
+    }
+    lines.push_back(names[i] + " = " + text);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<PassText> describe(const Plan& plan, const Program& program) {
+  std::vector<PassText> passes;
+  for (const Batch& batch : plan.batches) {
+    constexpr const char* kClasses[] = {"f32", "f64", "i64"};
+    const std::string name = kClasses[static_cast<size_t>(batch.group.compute_class)];
+    PassText pass;
+    pass.tensors = batch.members.size();
+    int64_t smallest = std::numeric_limits<int64_t>::max(), largest = 0;
+    for (const auto& member : batch.members) {
+      const int64_t count = program.counts[member.space];
+      smallest = std::min(smallest, count);
+      largest = std::max(largest, count);
+      std::vector<bool> loaded(batch.group.operands.size()), stored(loaded);
+      for (const Node& node : batch.group.nodes) {
+        if (node.kind == NodeKind::load) loaded[node.a] = true;
+        if (node.kind == NodeKind::store) stored[node.b] = true;
+      }
+      for (size_t i = 0; i < loaded.size(); ++i) {
+        const size_t bytes = footprint(program, member.accesses[i]);
+        if (loaded[i]) pass.loaded += bytes;
+        if (stored[i]) pass.stored += bytes;
+      }
+    }
+    pass.space = name + "[" + std::to_string(smallest) + "]";
+    if (smallest != largest) pass.space += " to " + name + "[" + std::to_string(largest) + "]";
+    pass.lines = code_lines(batch.group, batch.members.front(), program);
+    passes.push_back(std::move(pass));
+  }
+  return passes;
+}
+
+std::string to_string(const Plan& plan, const Program& program) {
+  std::string text;
+  size_t number = 0;
+  for (const PassText& pass : describe(plan, program)) {
+    text += "pass " + std::to_string(++number) + ": ";
+    if (pass.tensors > 1) text += std::to_string(pass.tensors) + " tensors of ";
+    text += pass.space + ", " + std::to_string(pass.loaded) + " B loaded, " +
+            std::to_string(pass.stored) + " B stored\n";
+    for (const std::string& line : pass.lines) text += "  " + line + "\n";
+  }
+  return text;
+}
+
+}  // namespace hologram
