@@ -1,4 +1,4 @@
-"""Random programs have one result in every mode: test/programs.py says what is compared with what.
+"""Random programs have one result in every mode: test/programs says what is compared with what.
 
 `make test` runs 20,000 programs, HOLOGRAM_TEST_FULL=1 a million. HOLOGRAM_TEST_PROGRAMS sets the
 number; the sanitizers' runs take fewer.
@@ -147,7 +147,7 @@ class TestHarness(HologramTestCase):
                 "    programs.Line('t91 = t90 * 2', 't91'),",
                 "    programs.Line('t91.sub_(t90)', 't91'),",
                 "]",
-                "programs.program = lambda seed: lines",
+                "programs.seeds.program = lambda seed: lines",
                 "programs.check_seed(4)",
             ),
             check=False,

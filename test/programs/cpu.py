@@ -1,0 +1,89 @@
+"""Comparing a program with the CPU, line by line on equal operands."""
+
+from __future__ import annotations
+
+import torch
+
+from programs.comparison import Mismatch, same, same_bits
+from programs.line import Line
+from programs.world import DEVICE, Result, World, finals
+
+hologram = torch.hologram
+
+
+def big(x: torch.Tensor) -> torch.Tensor:
+    return x.double().abs()
+
+
+def small(x: torch.Tensor) -> torch.Tensor:
+    return x.double().abs().clamp_min(1e-300)
+
+
+TOLERANCE = {
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float16: (1e-3, 1e-5),
+}  # torch.testing.assert_close's, relative and absolute
+
+
+def close_enough(
+    mine: torch.Tensor, wanted: torch.Tensor, line: Line, scale: torch.Tensor | float
+) -> bool:
+    """Whether the device's result of a line is the CPU's, as closely as the line's check says."""
+    if mine.dtype != wanted.dtype or mine.shape != wanted.shape:
+        return False
+    if line.check == "bits" or not wanted.dtype.is_floating_point:
+        return same_bits(mine, wanted)
+    if line.check == "values":
+        return torch.equal(mine.nan_to_num(7.5), wanted.nan_to_num(7.5))
+    relative, absolute = TOLERANCE[wanted.dtype]
+    a, b = mine.double(), wanted.double()
+    reach = torch.finfo(wanted.dtype).max / 8
+    bound = absolute + relative * torch.maximum(b.abs(), torch.as_tensor(scale).double())
+    fine = ((a - b).abs() <= bound) | (a == b) | (a.isnan() & b.isnan())
+    # Where a value on the way leaves the range of the dtype, or nearly, anything may become of it.
+    return bool((fine | ~(torch.as_tensor(scale).double() < reach)).all())
+
+
+def compare_with_cpu(lines: list[Line]) -> Result:
+    """Runs a program in eager mode and on the CPU, line by line on equal operands.
+
+    Returns:
+        the result of eager mode.
+
+    Raises:
+        Mismatch: a line gives something else on the CPU.
+    """
+    worlds = World(DEVICE), World("cpu")
+    mine, theirs = (world.names() for world in worlds)
+    theirs_seen = worlds[1].seen
+    theirs_too = {"big": big, "small": small}
+    with hologram.eager():
+        try:
+            for number, line in enumerate(lines):
+                code = compile(line.text, f"line {number}", "exec")
+                scale = eval(line.scale, {**theirs, **theirs_too}) if line.scale else 0.0
+                exec(code, mine)
+                exec(code, theirs)
+                refused = line.text.startswith("attempt") and theirs_seen[-1] != "no error"
+                if line.target is None or refused:
+                    continue
+                targets = [t.strip(" ()") for t in line.target.split(",")]
+                for name in targets:
+                    result, wanted = mine[name].cpu(), theirs[name]
+                    layouts = mine[name].stride(), wanted.stride()
+                    if layouts[0] != layouts[1]:
+                        raise Mismatch(f"{line.text}\nstrides {layouts[0]}, CPU {layouts[1]}")
+                    if not close_enough(result, wanted, line, scale):
+                        raise Mismatch(f"{line.text}\ngives\n{result}\non the CPU\n{wanted}")
+                    if line.check != "bits":
+                        theirs[name].copy_(result)
+        finally:
+            for world in worlds:
+                world.finish()
+        ours = Result(finals(mine), worlds[0].seen)
+    for index, (one, other) in enumerate(zip(worlds[0].seen, worlds[1].seen, strict=True)):
+        if not same(one, other):
+            raise Mismatch(f"value {index} read is\n{one}\non the CPU\n{other}")
+    return ours

@@ -1,0 +1,50 @@
+"""The program that a seed stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from programs import interrupts, operations, views
+from programs.builder import Builder
+from programs.line import Line
+
+# How often each is chosen.
+WEIGHTS: dict[Callable[[Builder], None], float] = {
+    operations.unary: 16,
+    operations.binary: 34,
+    operations.scaled: 4,
+    operations.power: 3,
+    operations.activation: 4,
+    operations.backward: 1,
+    operations.comparison: 4,
+    operations.logical: 2,
+    operations.where: 5,
+    operations.clamp: 4,
+    operations.three: 6,
+    operations.convert: 5,
+    operations.fill: 3,
+    operations.several: 1,
+    views.slice: 7,
+    views.turn: 4,
+    views.expand: 2,
+    views.restride: 2,
+    Builder.make: 2,
+    interrupts.free: 8,
+    interrupts.interrupt: 4,
+}
+STEPS = list(WEIGHTS)
+STEP_WEIGHTS = list(WEIGHTS.values())
+
+
+def program(seed: int) -> list[Line]:
+    """The program of a seed: 2 to 60 operations on 2 to 5 tensors."""
+    builder = Builder(seed)
+    choose = builder.choose
+    for _ in range(choose.randint(2, 5)):
+        builder.make()
+    count = choose.choices([choose.randint(2, 12), choose.randint(2, 60)])[0]
+    for _ in range(count):
+        choose.choices(STEPS, STEP_WEIGHTS)[0](builder)
+        while len(builder.variables) > 12:
+            interrupts.drop(builder, choose.choice(builder.variables))
+    return builder.lines

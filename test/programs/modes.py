@@ -1,0 +1,58 @@
+"""Running a program in every mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from programs.comparison import compare
+from programs.cpu import compare_with_cpu
+from programs.line import Line, text_of
+from programs.world import run
+
+hologram = torch.hologram
+
+
+@dataclass
+class Totals:
+    """What programs did: programs run, and of their fused runs the instructions and the passes over
+    memory; flushes of all runs by reason."""
+
+    programs: int = 0
+    executed: int = 0
+    passes: int = 0
+    flushes: Counter = field(default_factory=Counter)
+
+    def add(self, fused: bool) -> None:
+        counts = hologram.stream_stats()
+        hologram.reset_stream_stats()
+        self.programs += fused
+        self.executed += fused * counts["executed"]
+        self.passes += fused * counts["passes"]
+        for name, count in counts.items():
+            if count and name.startswith("flushes."):
+                self.flushes[name.removeprefix("flushes.")] += count
+
+
+def check(lines: list[Line], with_cpu: bool, totals: Totals | None = None) -> None:
+    """Raises Mismatch unless the program has one result in every mode."""
+    totals = Totals() if totals is None else totals
+    code = compile(text_of(lines), "program", "exec")
+    hologram.reset_stream_stats()
+    fused = run(code)
+    totals.add(True)
+    eager = None
+    if with_cpu:
+        try:
+            eager = compare_with_cpu(lines)
+        except RuntimeError as error:
+            # The derivative of gelu on the CPU, of a gradient whose elements overlap.
+            if "could not construct a memory descriptor" not in str(error):
+                raise
+    if eager is None:
+        with hologram.eager():
+            eager = run(code)
+    totals.add(False)
+    compare(fused, eager)

@@ -1,0 +1,52 @@
+"""Checking the programs of seeds, and showing the one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from programs.comparison import Mismatch
+from programs.generator import program
+from programs.line import Line, text_of
+from programs.modes import Totals, check
+from programs.shrinking import fails_alike, shrink
+
+
+def report(seed: int, lines: list[Line], error: str) -> str:
+    """A failing program, as it can be run."""
+    header = f"# seed {seed}: python test/programs {seed}\n" if seed >= 0 else ""
+    start = 'from programs import World\n\nglobals().update(World("hologram").names())\n'
+    return f"{error}\n\n{header}{start}{text_of(lines)}"
+
+
+def has_cpu_run(seed: int) -> bool:
+    """One program in ten is compared with the CPU too."""
+    return seed % 10 == 0
+
+
+def check_seed(seed: int, totals: Totals | None = None) -> None:
+    """Runs the program of a seed and counts what it did.
+
+    Raises:
+        AssertionError: it fails; the message has the program, shrunk and whole.
+    """
+    lines = program(seed)
+    with_cpu = has_cpu_run(seed)
+    try:
+        check(lines, with_cpu, totals)
+    except Mismatch as error:
+        short = shrink(lines, fails_alike(with_cpu))
+        message = report(seed, short, f"{error}\n\nShrunk to {len(short)} of {len(lines)} lines:")
+        raise AssertionError(f"{message}\nThe whole program:\n{text_of(lines)}") from None
+    except Exception as error:
+        raise AssertionError(report(seed, lines, f"{type(error).__name__}: {error}")) from error
+
+
+def check_seeds(seeds: Iterable[int]) -> Totals:
+    """Runs the programs of many seeds; raises AssertionError with the first that fails."""
+    totals = Totals()
+    torch.hologram.flush()
+    for seed in seeds:
+        check_seed(seed, totals)
+    return totals
