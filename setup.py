@@ -189,9 +189,8 @@ write_if_changed(
 )
 # What a backend outside the package is compiled against (docs/add-a-backend.md): the core, and the
 # CPU's kernels for one that runs plans on the host. Beside torch_hologram.h, in the wheel as well.
-HEADERS = sorted(glob.glob("csrc/atlas/*.h")) + [
-    f"csrc/cpu/{name}.h" for name in ("code", "executor", "executor_code", "system")
-]
+CPU_HEADERS = ("code", "compiled_group", "parallel", "system", "threaded_code")
+HEADERS = sorted(glob.glob("csrc/atlas/*.h")) + [f"csrc/cpu/{name}.h" for name in CPU_HEADERS]
 for header in HEADERS:
     installed = ROOT / "torch_hologram/include" / Path(header).relative_to("csrc")
     write_if_changed(installed, Path(header).read_text())

@@ -45,6 +45,9 @@ BATCHING = "csrc/atlas/batching.cpp"
 DEAD_CODE = "csrc/atlas/dead_code.cpp"
 GROUPING = "csrc/atlas/grouping.cpp"
 WINDOW = "csrc/atlas/window.cpp"
+OPEN_PROGRAM = "csrc/atlas/open_program.cpp"
+IMMEDIATES = "csrc/atlas/immediates.cpp"
+RUNNER = "csrc/atlas/runner.cpp"
 OVERLAP = "csrc/atlas/overlap.cpp"
 PROGRAM = "csrc/atlas/program.cpp"
 RECORDER = "csrc/aten/record.cpp"
@@ -163,14 +166,14 @@ MUTANTS = (
     ),
     Mutant(
         "an access that is written late does not wait for what has read a part of its bytes",
-        WINDOW,
+        OPEN_PROGRAM,
         "if (other != access && !places[other].written) compare(access, other);",
         "static_cast<void>(other);",
     ),
     Mutant(
         "numbers are equal if they are special in the same way",
-        WINDOW,
-        "program.immediates[known] == bits &&",
+        IMMEDIATES,
+        "program.immediates[i] == bits && ",
         "",
     ),
     Mutant(
@@ -188,9 +191,9 @@ MUTANTS = (
     ),
     Mutant(
         "a queue does not wait for what another one was given of the same memory",
-        WINDOW,
-        "    if (waited_for_.covers(fence)) continue;\n    queue_.wait_for(fence);\n",
-        "    if (waited_for_.covers(fence)) continue;\n",
+        RUNNER,
+        "  if (waited_for_.covers(fence)) return;\n  queue_.wait_for(fence);\n",
+        "  if (waited_for_.covers(fence)) return;\n",
     ),
     Mutant(
         "a block that waits in another window is recorded nevertheless",
@@ -219,7 +222,7 @@ MUTANTS = (
 )
 
 # What the stages run; the first that fails has caught the mutant.
-CORE_TESTS = ("window", "lanes", "overlap", "executor")
+CORE_TESTS = ("window", "lanes", "overlap", "group")
 PYTHON_TESTS = (
     "test/test_stream.py",
     "test/test_programs.py",

@@ -17,7 +17,7 @@ class Window;
 struct SlotState {
   uint16_t slot = 0;
   int32_t last_access = -1;  // of the program to it
-  int32_t crowd = -1;        // where its accesses are found once they are many
+  int32_t index = -1;        // of IndexedAccesses, once its accesses are many
 };
 
 // What the core knows of the memory of a storage; whoever owns the memory derives from it.

@@ -29,7 +29,7 @@ inline size_t footprint(const Program& program, uint16_t access) {
 size_t slot_bytes(const Program& program, uint16_t slot);
 
 // Whether two accesses of one block may share a byte. Dense ones are compared exactly; strided ones
-// by their extents, and modulo each of their strides: two columns of a matrix never meet.
+// by their extents, and modulo each of their strides: two columns of a matrix never overlap.
 bool may_overlap(const Program& program, uint16_t a, uint16_t b);
 
 // Accesses of one block, found by what they may overlap.
@@ -44,8 +44,8 @@ class AccessIndex {
   void find(const Program& program, uint16_t access, std::vector<uint16_t>& found) const;
 
  private:
-  // Half-open intervals by length, 2^k to 2^(k+1)-1, and then by where they begin: those that meet
-  // another one begin in a range that is hardly longer than the two.
+  // Half-open intervals by length, 2^k to 2^(k+1)-1, and then by where they begin: those that
+  // overlap another one begin in a range that is hardly longer than the two.
   struct Intervals {
     std::map<int, std::multimap<int64_t, uint16_t>> by_length;
     void insert(int64_t begin, int64_t length, uint16_t access);
@@ -62,7 +62,7 @@ class AccessIndex {
 };
 
 // The accesses of a block that has many, such as a flat buffer of parameters.
-struct Crowd {
+struct IndexedAccesses {
   std::unordered_map<int64_t, int32_t> last_at;  // by offset; Place::next leads on
   // `all` is only asked when an access is written for the first time: what is read only is not put
   // in order.

@@ -70,7 +70,7 @@ struct SlotKey {
 // Where an access lies. What a block is may differ from flush to flush, so this is not in the key.
 struct Place {
   int64_t offset;  // of element 0, in bytes from the start of the block
-  int32_t next;    // an access of the same block before this one, -1 for none (atlas/window.cpp)
+  int32_t next;    // an access of the same block before this one, -1 for none (open_program.h)
   uint32_t stride : 31;  // of a strided access: its first one in Program::strides
   uint32_t written : 1;  // some instruction writes it
 };
@@ -81,7 +81,7 @@ struct Program {
   Column<AccessKey> accesses;
   // Pairs of accesses of one block, the higher number first, of which one is written.
   Column<std::array<uint16_t, 2>> overlaps;
-  Column<Special> specials;  // one per immediate; equal ones share a number, unless they are many
+  Column<Special> specials;  // one per immediate; equal ones share a number
   Column<SlotKey> slots;
   bool contracts = false;    // a * b + c may be rounded once; set when the program is closed
   FloatMode float_mode = 0;  // in which it computes

@@ -19,7 +19,7 @@
 //
 // Failures. What can fail - memory for values that pass from group to group - is reserved before
 // the first store. An instruction that cannot run makes the block it writes fail, and whatever
-// reads that block; all others run. The flush that meets a failure raises it, and so does every
+// reads that block; all others run. The flush that finds a failure raises it, and so does every
 // later read of a block that failed, until something writes the whole of it.
 #pragma once
 
@@ -34,84 +34,17 @@
 
 #include "atlas/block_state.h"
 #include "atlas/error.h"
+#include "atlas/flush.h"
 #include "atlas/frame.h"
-#include "atlas/overlap.h"
+#include "atlas/open_program.h"
+#include "atlas/operands.h"
 #include "atlas/plan_cache.h"
-#include "atlas/program.h"
 #include "atlas/queue.h"
+#include "atlas/runner.h"
 #include "atlas/scratch.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
-
-// Grows with each call, and from flush to flush of all windows.
-uint64_t next_flush_number() noexcept;
-
-enum class FlushReason : uint8_t {
-  read,  // something outside the stream touches a block of the program
-  user,  // torch.hologram.flush()
-  synchronize,
-  full,  // too many instructions, too many bytes, or too many accesses of one memory
-  eager,
-  event,
-  memory,  // an allocation found no room
-  exit,
-  mode,      // a thread records that treats denormal floats in another way
-  exported,  // an instruction touches memory that somebody else may look at
-  kernel,    // a vendor's kernel touches a block of the program, and is launched after it
-  stream,    // another stream has to do with a block of the program
-};
-inline constexpr int kFlushReasons = 12;
-const char* flush_reason_name(FlushReason reason) noexcept;
-
-struct WindowStats {
-  uint64_t recorded = 0;  // instructions
-  uint64_t executed = 0;  // of these, instructions that ran
-  uint64_t failed = 0;    // of these, instructions that could not run
-  uint64_t passes = 0;    // traversals of an iteration space
-  uint64_t stores_elided = 0;
-  uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
-  uint64_t plan_bytes = 0;   // that the cache of plans holds now
-  uint64_t bytes_moved = 0;  // loaded and stored by the groups
-  std::array<uint64_t, kFlushReasons> flushes{};
-
-  // Of two windows of a device, whose plans are the same ones.
-  WindowStats& operator+=(const WindowStats& other) noexcept;
-};
-
-// A program that was flushed, for people to look at.
-struct Flushed {
-  uint64_t number;  // next_flush_number()
-  FlushReason reason;
-  std::string origin;                // where the flush came from
-  Program program;                   // what was executed of it; without its blocks
-  std::vector<std::string> origins;  // of its instructions
-  Plan plan;
-};
-
-// An operand of an instruction. Elements lie in the order of the space.
-struct View {
-  BlockState* block;
-  int64_t offset;  // bytes from the start of the block to element 0
-  DType dtype;
-  Layout layout;
-  // Where `block` is null: 1 + the number of a value that only the instructions recorded with this
-  // one use, and that has no memory unless the plan needs some.
-  uint16_t temporary = 0;
-  const int64_t* strides = nullptr;  // bytes, of a strided view: as many as the space has sizes
-};
-
-struct Operands {
-  Code code;
-  DType dtype;
-  int arity;
-  int64_t count;                     // elements of the space
-  std::span<const int64_t> sizes{};  // needed where a view is strided
-  View out;
-  // Each is a view, or with neither block nor temporary an immediate: bits of the compute class in
-  // `offset`.
-  std::array<View, 3> in;
-};
 
 class Window {
  public:
@@ -243,60 +176,10 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
-  static constexpr int kCrowded = 8;
-  struct Open {
-    Program program;
-    std::vector<Crowd> crowds;
-    Column<bool> dead;                   // by slot: the owner has freed the block
-    std::vector<SlotState> temporaries;  // of the instructions that are being recorded
-    // Immediates by a hash of their bits: where an equal one may be.
-    std::array<uint16_t, 64> known{};
-    size_t bytes = 0;
-    size_t comparisons = 0;
-    size_t room = 0;                   // instructions that can be appended without allocating
-    std::vector<std::string> origins;  // of instructions, while capturing
-    void reserve(size_t instructions);
-    void clear() noexcept;
-  };
-  void append(const Operands& operands, uint64_t number);
-  SlotState& state_of(const View& view, uint64_t number);
-  SlotState& state_of_temporary(uint16_t number);
   bool takes(size_t instructions, FloatMode mode) const;
   Window* pending_elsewhere(std::span<const Operands> list) const;
-  uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
-                     bool written);
-  uint16_t strided_access_of(const View& view, const Operands& operands, uint16_t space,
-                             uint64_t number, bool written);
-  uint16_t another_access(SlotState& state, const View& view, const Operands& operands,
-                          uint64_t key, bool written);
-  void write(const SlotState& state, uint16_t access);
-  void compare(uint16_t access, uint16_t other);
-  void make_crowd(SlotState& state);
-  void link(Crowd& crowd, uint16_t access);
-  void join_crowd(Crowd& crowd, uint16_t access);
-  void write_in_crowd(Crowd& crowd, uint16_t access);
-  int32_t last_access_at(const SlotState& state, int64_t offset) const;
-  uint16_t space_of(int64_t count);
-  uint16_t shape_of(std::span<const int64_t> sizes);
-  Source immediate_of(uint64_t bits, DType dtype);
   static void wait(BlockState& block);
   void raise(const BlockState& block) const;
-
-  struct Outcome {
-    const Compiled* compiled = nullptr;  // null where no plan could be made
-    size_t failed = 0;                   // instructions
-    Ticket ticket = 0;
-    bool late = false;  // the queue has not finished it on return
-  };
-  Outcome run(Open& open, Watcher* watcher);
-  bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
-                       std::shared_ptr<const Failure>& first);
-  void release_scratch(Fence fence) noexcept;
-  Fence fence_behind_all() noexcept;
-  void wait_for_other_queues(const Program& program);
-  bool touches_failed(const Program& program) const noexcept;
-  static void drop_failed(Program& program, const Failures& unwritable, Failures& failures);
-  void find_bases(const Plan& plan, const Program& program);
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
   inline static Raise raise_ = &throw_error;
@@ -310,7 +193,6 @@ class Window {
 
   PlanCache& plans_;
   Queue& queue_;
-  Scratch& scratch_;
   const bool alone_;  // there is no other window of the device
   mutable SpinLock own_lock_;
   SpinLock& lock_;  // own_lock_ or what is shared
@@ -320,20 +202,13 @@ class Window {
   std::atomic<Ticket> submitted_{0};
   std::atomic<bool> empty_{true};
   std::atomic<bool> capturing_{false};
-  std::array<Open, 2> programs_;
-  Open* current_ = &programs_[0];  // the open one, guarded by lock_
-  Open* running_ = &programs_[1];
+  std::array<OpenProgram, 2> programs_{OpenProgram(*this), OpenProgram(*this)};
+  OpenProgram* current_ = &programs_[0];  // guarded by lock_
+  OpenProgram* running_ = &programs_[1];
 
   // Guarded by executing_.
-  std::shared_ptr<const Compiled> compiled_;  // of the last program
-  WindowStats run_;                           // of the program that is running
-  bool failures_ = false;                     // some block has failed in this window
-  Frame frame_;                               // kept, so that a flush allocates nothing
-  Column<void*> held_;                        // scratch of the run
-  Fences fences_;                             // that the run waits for
-  Fences waited_for_;                         // by the queue, for earlier ones
+  Runner runner_;
   std::vector<Flushed> captured_;
-  std::vector<uint16_t> found_;  // of an AccessIndex; kept. Guarded by lock_
 
   WindowStats stats_;  // guarded by lock_
 };

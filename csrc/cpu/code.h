@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "atlas/queue.h"
-#include "cpu/executor.h"
+#include "cpu/compiled_group.h"
 
 namespace hologram::cpu {
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "atlas/queue.h"
-#include "cpu/executor.h"
+#include "cpu/parallel.h"
 
 namespace hologram::cpu {
 

@@ -19,7 +19,7 @@
 #include "atlas/backends.h"
 #include "atlas/boundary.h"
 #include "atlas/memory.h"
-#include "cpu/executor.h"
+#include "cpu/compiled_group.h"
 
 namespace {
 

@@ -17,7 +17,7 @@
 
 #include "atlas/backends.h"
 #include "atlas/window.h"
-#include "cpu/executor.h"
+#include "cpu/compiled_group.h"
 
 namespace {
 
@@ -88,8 +88,8 @@ struct BenchBlock final : BlockState {
 std::vector<void*> BenchBlock::unused;
 
 struct Stream {
-  template <class Executor>
-  explicit Stream(Executor& executor) : plans(executor), window(plans, executor, executor) {}
+  template <class B>
+  explicit Stream(B& backend) : plans(backend), window(plans, backend, backend) {}
   PlanCache plans;
   Window window;
 
@@ -143,10 +143,10 @@ struct Costs {
 
 // A chain of `operations` on 16 elements: y = x * 2; y = y + x; ... Each result is a block of its
 // own; all but the last die before the flush, or with `keep` after it.
-template <class Executor = Idle>
+template <class B = Idle>
 Costs chain(int operations, bool keep, double clock) {
-  Executor executor;
-  Stream stream(executor);
+  B backend;
+  Stream stream(backend);
   std::vector<float> memory(kCount);
   BlockState* x = stream.make(memory.data(), kCount, true);
   std::vector<BlockState*> results(static_cast<size_t>(operations));
@@ -186,7 +186,7 @@ Costs chain(int operations, bool keep, double clock) {
   return best;
 }
 
-// Programs that are executed for the first time, and later, with the real executor.
+// Programs that are executed for the first time, and later, with the CPU.
 struct Program60 {
   std::vector<Operands> code;
   std::vector<BlockState*> blocks;  // made by the program

@@ -1,4 +1,4 @@
-// What a fusion group means, element by element: the reference for executors.
+// What a fusion group means, element by element: the reference for backends.
 #pragma once
 
 #include <cstdint>

@@ -77,9 +77,9 @@ Operands binary(Op op, int64_t count, View out, View a, View b, DType dtype = DT
 template <class E>
 struct StreamOn {
   Heap heap;
-  E executor;
-  PlanCache plans{executor};
-  Window window{plans, executor, executor};
+  E backend;
+  PlanCache plans{backend};
+  Window window{plans, backend, backend};
   TestBlock* make(int64_t count) {
     auto* block = new TestBlock(heap, static_cast<size_t>(count) * 4);
     block->born = window.open_program();
@@ -103,8 +103,8 @@ using Stream = StreamOn<Interpreter>;
 // A stream whose programs run on a thread, while the gate is open.
 struct LateStream : Stream {
   LateStream() {
-    heap.queue = &executor;
-    executor.be_late([this] { open.wait(false); });
+    heap.queue = &backend;
+    backend.be_late([this] { open.wait(false); });
   }
   ~LateStream() { let_run(); }
   void let_run() {
@@ -378,7 +378,7 @@ TEST(window_keep_needs_memory_for_one_turn) {
   for (int i = 0; i < 100; ++i) turn_of(s, x, 1000);
   s.window.flush(FlushReason::user);
   CHECK_EQ(s.window.stats().passes, 100u);
-  CHECK_EQ(s.executor.scratch, 4032u);  // 4,000 bytes in whole cache lines
+  CHECK_EQ(s.backend.scratch, 4032u);  // 4,000 bytes in whole cache lines
   drop(x);
 }
 
@@ -971,9 +971,9 @@ void drop_shared(SharedBlock* block) {
 // Two threads record on blocks of their own into one window, a third one frees their temporaries
 // and flushes: results are those of one thread.
 TEST(window_threads_record_on_disjoint_blocks) {
-  Interpreter executor;
-  PlanCache plans(executor);
-  Window window(plans, executor, executor);
+  Interpreter backend;
+  PlanCache plans(backend);
+  Window window(plans, backend, backend);
   constexpr int kRounds = 300;
   constexpr int64_t kCount = 37;
   std::mutex mutex;
@@ -1038,8 +1038,8 @@ namespace {
 struct World {
   explicit World(bool at_once, bool late = false) : eager(at_once) {
     if (!late) return;
-    s.heap.queue = &s.executor;
-    s.executor.be_late([] { std::this_thread::yield(); });
+    s.heap.queue = &s.backend;
+    s.backend.be_late([] { std::this_thread::yield(); });
   }
   bool eager;
   Stream s;
@@ -1302,7 +1302,7 @@ TEST(window_threads_of_queues_are_waited_for_in_finish_only) {
 namespace {
 
 // Fails where it is told to.
-struct FailingExecutor final : Interpreter {
+struct FailingBackend final : Interpreter {
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     if (fail_compile) throw Error("compile failed");
     return Interpreter::compile(plan);
@@ -1328,7 +1328,7 @@ struct FailingExecutor final : Interpreter {
   std::function<void()> meanwhile;  // what another thread does while scratch is reserved
 };
 
-struct FailingStream : StreamOn<FailingExecutor> {
+struct FailingStream : StreamOn<FailingBackend> {
   // y = f(t), where t passes from one group to the next in memory that is scratch.
   TestBlock* through_scratch(TestBlock* x) {
     auto* t = make(4);
@@ -1365,7 +1365,7 @@ TEST(window_rule_16_scratch_without_memory_fails_its_readers_only) {
   FailingStream s;
   auto* x = s.filled({1, 2, 3, 4});
   for (int round = 0; round < 4; ++round) {  // also with a plan from the cache
-    s.executor.refuse_from = round == 2 ? ~size_t{0} : 16;
+    s.backend.refuse_from = round == 2 ? ~size_t{0} : 16;
     auto* y = s.through_scratch(x);
     auto* z = s.make(3);  // reads what failed
     s.window.record(binary(Op::mul, 3, dense(z), dense(y), number(3)));
@@ -1385,7 +1385,7 @@ TEST(window_rule_16_scratch_without_memory_fails_its_readers_only) {
       }
       CHECK_EQ(s.flush_error(), std::string());  // it has been reported
     }
-    CHECK_EQ(s.executor.held, 0);
+    CHECK_EQ(s.backend.held, 0);
     for (auto* block : {y, z, other}) drop(block);
   }
   const WindowStats stats = s.window.stats();
@@ -1399,10 +1399,10 @@ TEST(window_rule_16_scratch_without_memory_fails_its_readers_only) {
 TEST(window_rule_16_a_failed_operand_fails_the_result) {
   FailingStream s;
   auto* x = s.filled({1, 2, 3, 4});
-  s.executor.refuse_from = 16;
+  s.backend.refuse_from = 16;
   auto* y = s.through_scratch(x);
   const std::string error = s.flush_error();
-  s.executor.refuse_from = ~size_t{0};
+  s.backend.refuse_from = ~size_t{0};
   auto* z = s.make(3);
   auto* good = s.make(4);
   s.window.record(binary(Op::add, 3, dense(z), dense(y), number(1)));
@@ -1428,14 +1428,14 @@ TEST(window_rule_16_an_operand_fails_after_the_instruction_was_recorded) {
     auto* x = s.filled({1, 2, 3, 4});
     auto* z = s.make(3);
     const bool fails = round == 2;
-    s.executor.refuse_from = fails ? 16 : ~size_t{0};
+    s.backend.refuse_from = fails ? 16 : ~size_t{0};
     auto* y = s.through_scratch(x);
-    s.executor.meanwhile = [&] {
+    s.backend.meanwhile = [&] {
       s.window.record(binary(Op::add, 3, dense(z), dense(y), number(1)));
     };
     const std::string error = s.flush_error();
-    s.executor.meanwhile = nullptr;
-    s.executor.refuse_from = ~size_t{0};
+    s.backend.meanwhile = nullptr;
+    s.backend.refuse_from = ~size_t{0};
     CHECK_EQ(contains(error, "out of memory"), fails);
     CHECK_EQ(FailingStream::read_error(z), error);
     CHECK_EQ(FailingStream::read_error(y), error);
@@ -1452,7 +1452,7 @@ TEST(window_rule_16_a_group_that_fails_to_run) {
   auto* y = s.through_scratch(x);
   auto* z = s.make(2);
   s.window.record(binary(Op::add, 2, dense(z), dense(other), number(1)));
-  s.executor.fail_run = 0;
+  s.backend.fail_run = 0;
   CHECK_EQ(s.flush_error(), std::string("run failed"));
   int failed = 0;
   for (auto* block : {y, z}) failed += !FailingStream::read_error(block).empty();
@@ -1460,7 +1460,7 @@ TEST(window_rule_16_a_group_that_fails_to_run) {
   const WindowStats stats = s.window.stats();
   CHECK_EQ(stats.executed + stats.failed, stats.recorded);
   for (auto* block : {x, y, z, other}) drop(block);
-  CHECK_EQ(s.executor.held, 0);
+  CHECK_EQ(s.backend.held, 0);
   CHECK_EQ(s.heap.idle.size(), s.heap.all.size());
 }
 
@@ -1468,11 +1468,11 @@ TEST(window_rule_16_a_program_without_a_plan) {
   FailingStream s;
   auto* x = s.filled({1, 2, 3, 4});
   auto* y = s.through_scratch(x);
-  s.executor.fail_compile = true;
+  s.backend.fail_compile = true;
   CHECK_EQ(s.flush_error(), std::string("compile failed"));
   CHECK_EQ(FailingStream::read_error(y), std::string("compile failed"));
   CHECK_EQ(FailingStream::read_error(x), std::string());
-  s.executor.fail_compile = false;
+  s.backend.fail_compile = false;
   drop(y);
   y = s.through_scratch(x);
   CHECK_EQ(Stream::read(y)[0], 6.0f);
@@ -1483,7 +1483,7 @@ TEST(window_rule_16_a_program_without_a_plan) {
 TEST(window_rule_16_a_failure_while_the_window_is_full_drops_the_call) {
   FailingStream s;
   auto* x = s.filled({1, 2, 3, 4});
-  s.executor.refuse_from = 16;
+  s.backend.refuse_from = 16;
   auto* y = s.through_scratch(x);
   auto* counter = s.filled({0});
   for (size_t i = 2; i < Window::kMostInstructions; ++i) {

@@ -1,11 +1,11 @@
-// The group executor's instructions for AVX-512.
+// The micro-operations of the CPU for AVX-512.
 #if defined(__x86_64__)
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
-#include "cpu/executor_code.h"
+#include "cpu/threaded_code.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -21,7 +21,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 // What is included from here on consists of templates over the width of a register.
-#include "cpu/executor_kernels.h"
+#include "cpu/kernels.h"
 
 namespace hologram::cpu {
 

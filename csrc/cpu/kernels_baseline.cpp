@@ -1,15 +1,15 @@
-// The group executor's instructions for the baseline.
+// The micro-operations of the CPU for the baseline.
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
-#include "cpu/executor_code.h"
+#include "cpu/threaded_code.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 // What is included from here on consists of templates over the width of a register.
-#include "cpu/executor_kernels.h"
+#include "cpu/kernels.h"
 
 namespace hologram::cpu {
 

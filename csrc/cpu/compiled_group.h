@@ -1,5 +1,5 @@
-// Fusion groups on a CPU: compiled once to threaded code of precompiled instructions, run with the
-// addresses of each flush.
+// Fusion groups on a CPU: compiled once to threaded code of precompiled micro-operations, run with
+// the addresses of each flush.
 //
 // Results have the same bits on every instruction set and with any number of threads, and are those
 // of the group's nodes run one by one through memory (NaN payloads excepted).
@@ -12,40 +12,30 @@
 
 #include "atlas/export.h"
 #include "atlas/group.h"
-#include "cpu/executor_code.h"
+#include "cpu/parallel.h"
 #include "cpu/system.h"
+#include "cpu/threaded_code.h"
 
 namespace hologram::cpu {
 
-// Where threads come from. The default is the calling thread alone.
-struct Parallel {
-  virtual ~Parallel() = default;
-  virtual int threads() const { return 1; }
-  using Body = void (*)(void* context, int thread);
-  // Calls body(context, n) on the calling thread and at the same time on up to threads - 1 others,
-  // once on each, and waits. `body` does not throw; it takes its work from counters. Where the
-  // system lets it, a thread has the same n in 0 .. threads - 1 in every run.
-  virtual void run([[maybe_unused]] int threads, Body body, void* context) { body(context, 0); }
+struct OperandUse {  // of an operand that is not a scalar
+  uint16_t operand;
+  uint8_t size;  // of an element
+  bool strided, loaded, stored;
+  uint32_t scratch;  // offset in the frame of a block's elements
 };
-HOLOGRAM_EXPORT Parallel& serial();
 
 // A group as code; immutable, usable from any thread.
 class HOLOGRAM_EXPORT CompiledGroup {
  public:
   size_t bytes() const noexcept;
-  // Whether all instructions are one precompiled loop (cpu/executor_code.h).
+  // Whether all micro-operations are one precompiled loop (cpu/threaded_code.h).
   bool is_loop() const noexcept { return run_ != kernels_->run; }
 
  private:
   friend class GroupCompiler;
   friend class GroupRun;
 
-  struct Use {  // of an operand that is not a scalar
-    uint16_t operand;
-    uint8_t size;  // of an element
-    bool strided, loaded, stored;
-    uint32_t scratch;  // offset in the frame of a block's elements
-  };
   struct ScalarUse {  // a scalar operand that has to be converted
     uint16_t operand;
     DType from, to;
@@ -54,8 +44,8 @@ class HOLOGRAM_EXPORT CompiledGroup {
   const ClassKernels* kernels_ = nullptr;
   RunCode run_ = nullptr;
   ComputeClass class_ = ComputeClass::f32;
-  std::vector<Instruction> code_;
-  std::vector<Use> uses_;
+  std::vector<MicroOp> code_;
+  std::vector<OperandUse> uses_;
   std::vector<ScalarUse> scalars_;
   int operands_ = 0;
   bool strided_ = false;     // some use is
@@ -63,8 +53,8 @@ class HOLOGRAM_EXPORT CompiledGroup {
   uint32_t slots_ = 0, scalars_at_ = 0;
 };
 
-// Throws Error for a group that breaks the rules of atlas/group.h or that this executor cannot
-// compute. `isa` has to be one that this processor has.
+// Throws Error for a group that breaks the rules of atlas/group.h or that the CPU cannot compute.
+// `isa` has to be one that this processor has.
 //
 // Values may have the dtypes that their class holds exactly: b8, u8, i8, i16, f16, bf16 and f32 in
 // f32; these, i32 and f64 in f64; b8 and the integers in i64. Operands in memory may have any dtype

@@ -1,5 +1,5 @@
-// The group executor against loops fused by hand that round where op by op rounds, with the same
-// math functions, on one thread.  make bench-executor
+// Groups against loops fused by hand that round where op by op rounds, with the same
+// math functions, on one thread.  make bench-groups
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu/executor.h"
+#include "cpu/compiled_group.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -20,7 +20,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
-#include "cpu/executor_kernels.h"
+#include "cpu/lanes.h"
 
 namespace {
 

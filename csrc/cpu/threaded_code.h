@@ -1,4 +1,6 @@
-// What the group executor's compiler and its instructions share.
+// Threaded code: what the compiler of groups and the micro-operations share.
+//
+// A micro-operation is a precompiled function of the CPU; a compiled group is an array of them.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +10,14 @@
 
 namespace hologram::cpu {
 
-// A place in memory: R[pointer] + offset, plus the progress within the space where mask is -1.
+// A place in memory: bases[pointer] + offset, plus the progress within the space where mask is -1.
 struct Reference {
   int32_t pointer, offset, mask;
 };
 
 using AnyCode = void (*)();  // in truth a function over the class's vectors
 
-struct Instruction {
+struct MicroOp {
   AnyCode code;
   Reference x, y;
 };
@@ -31,7 +33,7 @@ enum Pair { kMM, kMS, kSM, kBB, kBS, kSB, kHH, kHS, kSH, kPairCount };
 enum Other { kFromMemory, kFromSplat, kFromBf16, kOtherCount };
 
 // Memory that is worth fetching ahead.
-struct Stream {
+struct Prefetch {
   int32_t pointer;
   int32_t size;  // of an element
   long distance;
@@ -47,11 +49,11 @@ struct Arithmetic {
 };
 
 // Runs code over blocks from byte `begin` of the class's elements to `end`.
-using RunCode = void (*)(const Instruction* code, char* const* R, long begin, long end,
-                         const Stream* streams, int stream_count);
+using RunCode = void (*)(const MicroOp* code, char* const* bases, long begin, long end,
+                         const Prefetch* prefetches, int prefetch_count);
 
-// Instructions (without the `end` that follows) as one loop. Most programs of a single operation
-// are such a sequence, and spend half of their time on the way from one instruction to the next.
+// Micro-operations (without the `end` that follows) as one loop. Most programs of a single
+// operation are such a sequence, and spend half of their time on the way from one to the next.
 struct Loop {
   static constexpr int kMost = 5;
   AnyCode code[kMost];
@@ -59,7 +61,7 @@ struct Loop {
   RunCode run;
 };
 
-// The instructions of one compute class.
+// The micro-operations of one compute type.
 struct ClassKernels {
   int lanes;  // elements of a block
   DType own;  // the dtype of the class

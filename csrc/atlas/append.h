@@ -1,0 +1,108 @@
+// Appending to the open program: what every instruction goes through, in line for window.cpp alone.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "atlas/open_program.h"
+
+namespace hologram {
+
+// The bytes of an AccessKey, put together in a register: it is compared right after it was stored,
+// and eight bytes cannot be loaded from narrower stores that are still on their way.
+inline uint64_t packed(uint16_t slot, DType dtype, Layout layout, uint16_t space, uint16_t shape) {
+  static_assert(std::endian::native == std::endian::little && sizeof(AccessKey) == 8 &&
+                offsetof(AccessKey, dtype) == 2 && offsetof(AccessKey, layout) == 3 &&
+                offsetof(AccessKey, space) == 4 && offsetof(AccessKey, shape) == 6);
+  return slot | uint64_t{static_cast<uint8_t>(dtype)} << 16 |
+         uint64_t{static_cast<uint8_t>(layout)} << 24 | uint64_t{space} << 32 |
+         uint64_t{shape} << 48;
+}
+
+inline SlotState& OpenProgram::state_of(const View& view, uint64_t number) {
+  BlockState* const block = view.block;
+  if (block == nullptr) [[unlikely]]
+    return state_of_temporary(view.temporary);
+  if (block->program.load(std::memory_order_relaxed) == number) return block->place;
+  const auto slot = static_cast<uint16_t>(program.slots.size());
+  program.slots.push({block->born == number, true});
+  program.blocks.push(block);
+  dead.push(false);
+  block->place = {slot, -1, -1};
+  block->window.store(&window_, std::memory_order_release);
+  block->program.store(number, std::memory_order_release);
+  return block->place;
+}
+
+inline uint16_t OpenProgram::space_of(int64_t count) {
+  auto& counts = program.counts;
+  for (size_t i = counts.size(); i-- > 0;) {
+    if (counts[i] == count) return static_cast<uint16_t>(i);
+  }
+  counts.push(count);
+  return static_cast<uint16_t>(counts.size() - 1);
+}
+
+// In line, with what is rare out of line: three calls of an instruction would take a quarter of the
+// time in which it is recorded.
+[[gnu::always_inline]] inline uint16_t OpenProgram::access_of(const View& view,
+                                                              const Operands& operands,
+                                                              uint16_t space, uint64_t number,
+                                                              bool written) {
+  if (view.layout == Layout::strided) [[unlikely]]
+    return strided_access_of(view, operands, space, number, written);
+  SlotState& state = state_of(view, number);
+  const uint64_t key = packed(state.slot, view.dtype, view.layout,
+                              view.layout == Layout::scalar ? uint16_t{0} : space, uint16_t{0});
+  if (state.last_access < 0) {  // nothing to compare with
+    const auto access = static_cast<uint16_t>(program.accesses.size());
+    program.accesses.push(std::bit_cast<AccessKey>(key));
+    program.places.push({view.offset, -1, 0, written});
+    state.last_access = access;
+    return access;
+  }
+  int32_t i = state.index < 0 ? state.last_access : last_access_at(state, view.offset);
+  while (i >= 0) {
+    const auto known = static_cast<size_t>(i);
+    const Place& place = program.places[known];
+    if (place.offset == view.offset && std::bit_cast<uint64_t>(program.accesses[known]) == key) {
+      if (written && !place.written) write(state, static_cast<uint16_t>(i));
+      return static_cast<uint16_t>(i);
+    }
+    i = place.next;
+  }
+  return another_access(state, view, operands, key, written);
+}
+
+inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
+  const ComputeClass compute = class_of(dtype);
+  return static_cast<Source>(kImmediate | immediates_.find_or_add(program, bits, compute));
+}
+
+[[gnu::always_inline]] inline void OpenProgram::append(const Operands& operands, uint64_t number) {
+  const uint16_t space = space_of(operands.count);
+  // Written where it stays, field by field: a copy would wait for these stores.
+  Instruction& instruction = program.code.push_unwritten();
+  instruction.code = operands.code;
+  instruction.dtype = operands.dtype;
+  instruction.arity = static_cast<uint8_t>(operands.arity);
+  instruction.space = space;
+  instruction.kept = 0;
+  instruction.turn = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const View& in = operands.in[i];
+    if (static_cast<int>(i) >= operands.arity) {
+      instruction.in[i] = kNothing;
+    } else if (in.block == nullptr && in.temporary == 0) {
+      instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
+    } else {
+      instruction.in[i] = access_of(in, operands, space, number, false);
+    }
+  }
+  instruction.out = access_of(operands.out, operands, space, number, true);
+  bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
+}
+
+}  // namespace hologram

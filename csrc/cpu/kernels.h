@@ -1,0 +1,27 @@
+// All kernels of one instruction set.
+//
+// Included by one source file per instruction set, which includes the headers of others first and
+// then selects the target: no code shared with other files may be compiled for the wider set.
+#pragma once
+
+#include "cpu/loops.h"
+#include "cpu/micro_ops.h"
+
+namespace hologram::cpu {
+
+template <class T, int W>
+void make_kernels_of(ClassKernels& kernels) {
+  kernels = MicroOps<T, W>::make();
+  // Machines with the baseline alone are few, and compilation takes time.
+  if constexpr (W > 16) Loops<T, W>::add(kernels);
+}
+
+template <int W>
+void make_kernels(GroupKernels& kernels) {
+  make_kernels_of<float, W>(kernels.classes[static_cast<size_t>(ComputeClass::f32)]);
+  make_kernels_of<double, W>(kernels.classes[static_cast<size_t>(ComputeClass::f64)]);
+  make_kernels_of<int64_t, W>(kernels.classes[static_cast<size_t>(ComputeClass::i64)]);
+  make_kernels_of<uint8_t, W>(kernels.bytes);
+}
+
+}  // namespace hologram::cpu

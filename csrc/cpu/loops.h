@@ -1,0 +1,237 @@
+// Sequences of micro-operations as one loop each.
+//
+// Included by one source file per instruction set, which includes the headers of others first and
+// then selects the target: no code shared with other files may be compiled for the wider set.
+#pragma once
+
+#include "cpu/micro_ops.h"
+
+namespace hologram::cpu {
+
+template <class T, int W>
+struct Loops {
+  using Ops = MicroOps<T, W>;
+  using Vec = typename Ops::Vec;
+  using V = typename Ops::V;
+  static constexpr DType kOwn = Ops::kOwn;
+  template <DType dtype>
+  using Load = typename Ops::template Load<dtype>;
+  template <DType dtype>
+  using Store = typename Ops::template Store<dtype>;
+  template <DType dtype>
+  using FromMemory = typename Ops::template FromMemory<dtype>;
+  using Memory = typename Ops::Memory;
+  using LoadSplat = typename Ops::LoadSplat;
+  using StoreClean = typename Ops::StoreClean;
+  using StoreExact = typename Ops::StoreExact;
+  using FromSplat = typename Ops::FromSplat;
+  using FromSelf = typename Ops::FromSelf;
+  template <class Row, int place, class Y, class Z>
+  using Operate = typename Ops::template Operate<Row, place, Y, Z>;
+  template <class Row, class X, class Y>
+  using Start = typename Ops::template Start<Row, X, Y>;
+
+  // Steps that follow one another, on four vectors.
+  template <class... Steps>
+  struct Chain {
+    HOLOGRAM_INLINE Chain(const MicroOp*, char* const*, long) {}
+    HOLOGRAM_INLINE void at(long, V (&)[4]) const {}
+  };
+  template <class First, class... Rest>
+  struct Chain<First, Rest...> {
+    HOLOGRAM_INLINE Chain(const MicroOp* code, char* const* bases, long off)
+        : first(*code, bases, off), rest(code + 1, bases, off) {}
+    HOLOGRAM_INLINE void at(long k, V (&a)[4]) const {
+      if constexpr (requires { &First::pair; }) {
+        first.pair(k, a[0], a[1]);
+        first.pair(k + 2, a[2], a[3]);
+      } else {
+        a[0] = first.at(k, a[0]), a[1] = first.at(k + 1, a[1]);
+        a[2] = first.at(k + 2, a[2]), a[3] = first.at(k + 3, a[3]);
+      }
+      rest.at(k, a);
+    }
+    First first;
+    Chain<Rest...> rest;
+  };
+
+  // Vectors of the blocks from byte `begin` to `end`.
+  HOLOGRAM_INLINE static long vectors(long begin, long end) {
+    return (end - begin + 8 * W - 1) / (8 * W) * 8;
+  }
+  template <class... Steps>
+  static void loop(const MicroOp* code, char* const* bases, long begin, long end, const Prefetch*,
+                   int) {
+    const Chain<Steps...> chain(code, bases, begin);
+    const long count = vectors(begin, end);
+    for (long k = 0; k < count; k += 4) {
+      V a[4] = {};
+      chain.at(k, a);
+    }
+  }
+  // A splat, stored: what the first vector has become is the pattern of the rest.
+  template <DType dtype>
+  static void fill(const MicroOp* code, char* const* bases, long begin, long end, const Prefetch*,
+                   int) {
+    const LoadSplat splat(code[0], bases, begin);
+    const Store<dtype> store(code[1], bases, begin);
+    char block[8 * W * sizeof(Element<dtype>) / sizeof(T)];
+    for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(block, k, splat.v);
+    const auto pattern = load_lanes<uint8_t, W>(block);
+    const long count = vectors(begin, end) * W * static_cast<long>(sizeof(Element<dtype>)) /
+                       static_cast<long>(sizeof(T));
+    long i = 0;
+    for (; i + 4 * W <= count; i += 4 * W) {
+      // Nothing is read here that would make the processor fetch lines before they are written.
+      for (int at = 0; at < 4 * W; at += 64) __builtin_prefetch(store.p + i + 2048 + at, 1);
+      store_lanes(store.p + i, pattern);
+      store_lanes(store.p + i + W, pattern);
+      store_lanes(store.p + i + 2 * W, pattern);
+      store_lanes(store.p + i + 3 * W, pattern);
+    }
+    for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
+    if (i < count) __builtin_memcpy(store.p + i, block, static_cast<size_t>(count - i));
+  }
+  // Operations on the bits of half types: what is kept of them, and what is turned over.
+  // `stored`: the place of the store in the code.
+  template <uint16_t kept, uint16_t turned, int stored>
+  static void change_bits(const MicroOp* code, char* const* bases, long begin, long end,
+                          const Prefetch*, int) {
+    using Words = Simd<uint16_t, W>;
+    const char* from = Ops::template address<Bf16>(code[0].x, bases, begin);
+    char* to = Ops::template address<Bf16>(code[stored].x, bases, begin);
+    const long count = vectors(begin, end) * (W / 2);
+#pragma GCC unroll 4
+    for (long i = 0; i < count; i += W) {
+      const auto words = load_lanes<uint16_t, W>(from + i);
+      store_lanes(to + i, (words & Words(kept)) ^ Words(turned));
+    }
+  }
+
+  template <class... Steps>
+  static void add_run(ClassKernels& kernels, RunCode run) {
+    static_assert(sizeof...(Steps) <= Loop::kMost);
+    if (kernels.loop_count == ClassKernels::kMostLoops) __builtin_trap();
+    Loop& added = kernels.loops[kernels.loop_count++];
+    ((added.code[added.length++] = Ops::template code_of<Steps>()), ...);
+    added.run = run;
+  }
+  template <class... Steps>
+  static void add_loop(ClassKernels& kernels) {
+    if constexpr (!(Steps::kRolled || ...)) add_run<Steps...>(kernels, loop<Steps...>);
+  }
+  // A row on memory of `dtype`, which is M to an operation.
+  template <class Row, DType dtype, class M, class Stored>
+  static void add_unary_or_pair(ClassKernels& kernels) {
+    if constexpr (Row::kInfo.arity == 1) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSelf, FromSelf>, Stored>(kernels);
+    } else if constexpr (Row::kInfo.cost == Cost::arithmetic) {
+      add_loop<Start<Row, M, M>, Stored>(kernels);
+    } else if constexpr (Row::kInfo.arity == 2) {
+      add_loop<Load<dtype>, Operate<Row, 0, M, FromSelf>, Stored>(kernels);
+    }
+  }
+  // The same beside numbers.
+  template <class Row, DType dtype, class M, class Stored>
+  static void add_with_splat(ClassKernels& kernels) {
+    if constexpr (Row::kInfo.cost == Cost::arithmetic) {
+      add_loop<Start<Row, M, FromSplat>, Stored>(kernels);
+      add_loop<Start<Row, FromSplat, M>, Stored>(kernels);
+    } else if constexpr (Row::kInfo.arity == 2) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSelf>, Stored>(kernels);
+    } else if constexpr (Row::kInfo.arity == 3 && Row::kInfo.exact == Exact::always &&
+                         !Row::kInfo.has(kCondition)) {
+      add_loop<Load<dtype>, Operate<Row, 0, FromSplat, FromSplat>, Stored>(kernels);
+    }
+  }
+  template <class Row>
+  static void add_loops(ClassKernels& kernels) {
+    using F32 = Store<DType::f32>;
+    using B8 = Store<DType::b8>;
+    using Bf16Memory = FromMemory<DType::bf16>;
+    constexpr bool exact = Row::kInfo.exact == Exact::always;
+    if constexpr (std::is_same_v<T, float> && (Row::kInfo.dtypes & dtype_bit(kOwn)) != 0 &&
+                  !is_heavy<T, W>(Row::kOp)) {
+      add_unary_or_pair<Row, DType::f32, Memory, F32>(kernels);
+      add_with_splat<Row, DType::f32, Memory, F32>(kernels);
+      add_unary_or_pair<Row, DType::bf16, Bf16Memory,
+                        std::conditional_t<exact, StoreExact, StoreClean>>(kernels);
+      add_with_splat<Row, DType::bf16, Bf16Memory, StoreClean>(kernels);
+      if constexpr (exact) {  // numbers that bf16 has
+        add_with_splat<Row, DType::bf16, Bf16Memory, StoreExact>(kernels);
+      }
+      if constexpr (Row::kInfo.has(kPredicate)) {
+        add_unary_or_pair<Row, DType::f32, Memory, B8>(kernels);
+        add_with_splat<Row, DType::f32, Memory, B8>(kernels);
+        add_unary_or_pair<Row, DType::bf16, Bf16Memory, B8>(kernels);
+        add_with_splat<Row, DType::bf16, Bf16Memory, B8>(kernels);
+      }
+    } else if constexpr (std::is_same_v<T, uint8_t> && Row::kInfo.has(kPredicate)) {
+      add_unary_or_pair<Row, DType::b8, Memory, B8>(kernels);
+    }
+  }
+  // What torch has as one operation, as its composite (aten/composites.cpp) comes out compiled.
+  template <DType dtype, class M, class Stored>
+  static void add_composites(ClassKernels& kernels) {
+    using S = FromSplat;
+    using Self = FromSelf;
+    using Loaded = Load<dtype>;
+    // a + b * c, a + value * b, a + (value * b) * c, a + b / c, a + value * b / c
+    add_loop<Loaded, Operate<group_row_fma, 0, M, M>, Stored>(kernels);
+    add_loop<Loaded, Operate<group_row_fma, 2, S, M>, Stored>(kernels);
+    add_loop<Start<group_row_mul, M, S>, Operate<group_row_fma, 0, M, M>, Stored>(kernels);
+    add_loop<Start<group_row_div, M, M>, Operate<group_row_add, 0, M, Self>, Stored>(kernels);
+    add_loop<Start<group_row_mul, M, S>, Operate<group_row_div, 0, M, Self>,
+             Operate<group_row_add, 0, M, Self>, Stored>(kernels);
+    // lerp
+    add_loop<Start<group_row_sub, M, M>, Operate<group_row_fma, 1, S, M>, Stored>(kernels);
+    // hardswish
+    add_loop<Start<group_row_add, M, S>, Operate<group_row_clamp, 0, S, S>,
+             Operate<group_row_mul, 1, M, Self>, Operate<group_row_div, 0, S, Self>, Stored>(
+        kernels);
+    // the derivatives of threshold, tanh and sigmoid
+    add_loop<Loaded, Operate<group_row_le, 0, S, Self>, Operate<group_row_where, 0, S, M>, Stored>(
+        kernels);
+    add_loop<Loaded, Operate<group_row_neg, 0, Self, Self>, Operate<group_row_fma, 0, M, S>,
+             Operate<group_row_mul, 0, M, Self>, Stored>(kernels);
+    add_loop<Start<group_row_sub, S, M>, Operate<group_row_mul, 0, M, Self>,
+             Operate<group_row_mul, 1, M, Self>, Stored>(kernels);
+  }
+  // Copies, and what changes bits only.
+  static void add_moves(ClassKernels& kernels) {
+    add_loop<Load<kOwn>, Store<kOwn>>(kernels);
+    if constexpr (std::is_same_v<T, float>) {
+      using Neg = Operate<group_row_neg, 0, FromSelf, FromSelf>;
+      using Abs = Operate<group_row_abs, 0, FromSelf, FromSelf>;
+      constexpr uint16_t kSign = 0x8000, kRest = 0x7fff, kAll = 0xffff;
+      using Bf16Memory = FromMemory<DType::bf16>;
+      using WhereBf16 = Operate<group_row_where, 0, Bf16Memory, Bf16Memory>;
+      add_loop<Load<DType::b8>, Operate<group_row_where, 0, Memory, Memory>, Store<DType::f32>>(
+          kernels);
+      add_loop<Load<DType::b8>, WhereBf16, StoreExact>(kernels);
+      add_composites<DType::f32, Memory, Store<DType::f32>>(kernels);
+      add_composites<DType::bf16, Bf16Memory, StoreClean>(kernels);
+      add_run<LoadSplat, Store<DType::f32>>(kernels, fill<DType::f32>);
+      add_run<LoadSplat, Store<DType::bf16>>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, StoreClean>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, StoreExact>(kernels, fill<DType::bf16>);
+      add_run<LoadSplat, Store<DType::f16>>(kernels, fill<DType::f16>);
+      add_run<LoadSplat, Store<DType::b8>>(kernels, fill<DType::b8>);
+      add_run<Load<DType::bf16>, StoreExact>(kernels, change_bits<kAll, 0, 1>);
+      add_run<Load<DType::f16>, Store<DType::f16>>(kernels, change_bits<kAll, 0, 1>);
+      add_run<Load<DType::bf16>, Neg, StoreExact>(kernels, change_bits<kAll, kSign, 2>);
+      add_run<Load<DType::bf16>, Abs, StoreExact>(kernels, change_bits<kRest, 0, 2>);
+      add_run<Load<DType::f16>, Neg, Store<DType::f16>>(kernels, change_bits<kAll, kSign, 2>);
+      add_run<Load<DType::f16>, Abs, Store<DType::f16>>(kernels, change_bits<kRest, 0, 2>);
+    }
+  }
+
+  static void add(ClassKernels& kernels) {
+    add_moves(kernels);
+#define HOLOGRAM_X(name, ...) add_loops<group_row_##name>(kernels);
+    HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+  }
+};
+
+}  // namespace hologram::cpu

@@ -1,0 +1,396 @@
+// The micro-operations of threaded code (cpu/threaded_code.h), for one width of vector register.
+//
+// Included by one source file per instruction set, which includes the headers of others first and
+// then selects the target: no code shared with other files may be compiled for the wider set.
+//
+// A micro-operation works on the accumulator - eight vector registers a0 .. a7, which are arguments
+// - and ends with a call of the next one in tail position. `bases` is the frame's pointers, `off`
+// how many bytes of T before the current block have been worked on. W is the bytes of a register.
+#pragma once
+
+#include "cpu/lanes.h"
+#include "cpu/math.h"
+#include "cpu/threaded_code.h"
+
+namespace hologram::cpu {
+
+#define HOLOGRAM_STATE \
+  const MicroOp *ip, char *const *bases, long off, V a0, V a1, V a2, V a3, V a4, V a5, V a6, V a7
+#if defined(__has_attribute)
+#if __has_attribute(musttail)
+#define HOLOGRAM_TAIL [[clang::musttail]] return
+#endif
+#endif
+#if !defined(HOLOGRAM_TAIL)
+#define HOLOGRAM_TAIL return
+#endif
+#define HOLOGRAM_NEXT                                                                              \
+  HOLOGRAM_TAIL reinterpret_cast<Function>(ip[1].code)(ip + 1, bases, off, a0, a1, a2, a3, a4, a5, \
+                                                       a6, a7)
+
+// Rows of the op table as functors.
+struct NoOperand {};
+#define HOLOGRAM_X(name, arity, expression, ...)                               \
+  struct group_row_##name {                                                    \
+    static constexpr Op kOp = Op::name;                                        \
+    static constexpr OpInfo kInfo = op_info(Op::name);                         \
+    template <class T>                                                         \
+    HOLOGRAM_INLINE static T apply([[maybe_unused]] T x, [[maybe_unused]] T y, \
+                                   [[maybe_unused]] T z) {                     \
+      return expression;                                                       \
+    }                                                                          \
+  };
+HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+
+// Whether eight copies of the operation would be too much code.
+template <class T, int W>
+constexpr bool is_heavy(Op op) {
+  switch (std::is_same_v<T, int64_t> ? op_info(op).integer_cost : op_info(op).cost) {
+    case Cost::fused:
+      return W == 16;  // the baseline emulates it
+    // With 32 registers the constants stay in some of them.
+    case Cost::short_function: return !std::is_same_v<T, float> || W != 64;
+    case Cost::function: return true;
+    default: return false;
+  }
+}
+template <class T, int W>
+struct MicroOps {
+  using Vec = Simd<T, W>;
+  using V = typename Vec::V;
+  using Function = void (*)(HOLOGRAM_STATE);
+  static constexpr int kLanes = 8 * Vec::kLanes;
+
+  template <class D = T>
+  HOLOGRAM_INLINE static char* address(const Reference& r, char* const* bases, long off) {
+    long scaled = off;
+    if constexpr (sizeof(D) < sizeof(T)) scaled /= static_cast<long>(sizeof(T) / sizeof(D));
+    if constexpr (sizeof(D) > sizeof(T)) scaled *= static_cast<long>(sizeof(D) / sizeof(T));
+    return bases[r.pointer] + r.offset + (scaled & r.mask);
+  }
+  HOLOGRAM_INLINE static Vec splat(const Reference& r, char* const* bases) {
+    T x;
+    __builtin_memcpy(&x, bases[r.pointer] + r.offset, sizeof x);
+    return Vec(x);
+  }
+
+  static void end(HOLOGRAM_STATE) {
+    (void)ip, (void)bases, (void)off;
+    (void)a0, (void)a1, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7;
+  }
+
+  // What a micro-operation does to a vector of the accumulator: Step(micro_op, bases, off).at(k, a)
+  // is what vector `k`, which is `a`, becomes. kRolled: eight copies of it would be too much code.
+  template <DType dtype>
+  struct Load {
+    using L = Lanes<T, dtype, W>;
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Load(const MicroOp& i, char* const* bases, long off)
+        : p(address<Element<dtype>>(i.x, bases, off)) {}
+    HOLOGRAM_INLINE V at(long k, V) const { return L::load(p, k).v; }
+    const char* p;
+  };
+  struct LoadSplat {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE LoadSplat(const MicroOp& i, char* const* bases, long) : v(splat(i.x, bases)) {}
+    HOLOGRAM_INLINE V at(long, V) const { return v.v; }
+    Vec v;
+  };
+  template <DType dtype>
+  struct Store {
+    using L = Lanes<T, dtype, W>;
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Store(const MicroOp& i, char* const* bases, long off)
+        : p(address<Element<dtype>>(i.x, bases, off)) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      L::store(p, k, a);
+      return a;
+    }
+    char* p;
+  };
+  template <DType dtype>
+  struct Round {
+    using L = Lanes<T, dtype, W>;
+    static constexpr bool kRolled = L::kSlow;
+    HOLOGRAM_INLINE Round(const MicroOp&, char* const*, long) {}
+    HOLOGRAM_INLINE V at(long, V a) const { return L::round(a).v; }
+  };
+  // To bf16, of clean lanes (cpu/convert.h).
+  struct RoundClean {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE RoundClean(const MicroOp&, char* const*, long) {}
+    HOLOGRAM_INLINE V at(long, V a) const { return Lanes<float, DType::bf16, W>::round_clean(a).v; }
+  };
+  // bf16 from clean lanes, or from values that bf16 can hold; two vectors at a time.
+  template <bool exact>
+  struct StorePairs {
+    using L = Lanes<float, DType::bf16, W>;
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE StorePairs(const MicroOp& i, char* const* bases, long off)
+        : p(address<Bf16>(i.x, bases, off)) {}
+    HOLOGRAM_INLINE void pair(long k, V a, V b) const {
+      if constexpr (exact) {
+        L::store_exact(p, k, a, b);
+      } else {
+        L::store_clean(p, k, a, b);
+      }
+    }
+    char* p;
+  };
+  using StoreClean = StorePairs<false>;
+  using StoreExact = StorePairs<true>;
+
+  // The accumulator as operand `place` of the row, y and z as the others in order.
+  template <class Row, int place>
+  HOLOGRAM_INLINE static V compute(V a, Vec y, Vec z) {
+    if constexpr (place == 0) {
+      return Row::template apply<Vec>(a, y, z).v;
+    } else if constexpr (place == 1) {
+      return Row::template apply<Vec>(y, a, z).v;
+    } else {
+      return Row::template apply<Vec>(y, z, a).v;
+    }
+  }
+  // One operand beside the accumulator.
+  template <DType dtype>
+  struct FromMemory {
+    using D = Element<dtype>;
+    HOLOGRAM_INLINE FromMemory(const Reference& r, char* const* bases, long off)
+        : p(address<D>(r, bases, off)) {}
+    HOLOGRAM_INLINE Vec get(long k, V) const { return Lanes<T, dtype, W>::load(p, k); }
+    const char* p;
+  };
+  struct FromSplat {
+    HOLOGRAM_INLINE FromSplat(const Reference& r, char* const* bases, long) : v(splat(r, bases)) {}
+    HOLOGRAM_INLINE Vec get(long, V) const { return v; }
+    Vec v;
+  };
+  struct FromSelf {  // the accumulator itself
+    HOLOGRAM_INLINE FromSelf(const Reference&, char* const*, long) {}
+    HOLOGRAM_INLINE Vec get(long, V a) const { return a; }
+  };
+
+  // What becomes of the result of an operation.
+  struct AsItIs {
+    HOLOGRAM_INLINE static V apply(V x) { return x; }
+  };
+  struct ToBf16 {  // it is clean
+    HOLOGRAM_INLINE static V apply(V x) { return Lanes<T, DType::bf16, W>::round_clean(x).v; }
+  };
+
+  template <class Row, int place, class Y, class Z, class Rounding = AsItIs>
+  struct Operate {
+    static constexpr bool kRolled = is_heavy<T, W>(Row::kOp);
+    HOLOGRAM_INLINE Operate(const MicroOp& i, char* const* bases, long off)
+        : y(i.x, bases, off), z(i.y, bases, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      return Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)));
+    }
+    Y y;
+    Z z;
+  };
+
+  // Both operands beside the accumulator, which is overwritten.
+  template <class Row, class X, class Y, class Rounding = AsItIs>
+  struct Start {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE Start(const MicroOp& i, char* const* bases, long off)
+        : x(i.x, bases, off), y(i.y, bases, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      return Rounding::apply(compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a)));
+    }
+    X x;
+    Y y;
+  };
+
+  // A bf16 product is clean: the compiler sees to that.
+  template <DType dtype>
+  HOLOGRAM_INLINE static Vec round_product(Vec x) {
+    if constexpr (dtype == DType::bf16) {
+      return Lanes<T, dtype, W>::round_clean(x);
+    } else {
+      return Lanes<T, dtype, W>::round(x);
+    }
+  }
+
+  // The row of the accumulator, as operand `place`, and the product of two others.
+  template <class Row, int place, DType dtype, class X, class Y, class Rounding = AsItIs>
+  struct MultiplyThen {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE MultiplyThen(const MicroOp& i, char* const* bases, long off)
+        : x(i.x, bases, off), y(i.y, bases, off) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      const Vec product =
+          round_product<dtype>(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a)));
+      return Rounding::apply(compute<Row, place>(a, product, Vec(a)));
+    }
+    X x;
+    Y y;
+  };
+
+  // A step as a micro-operation.
+  template <class Step>
+  static void micro_op(HOLOGRAM_STATE) {
+    const Step step(*ip, bases, off);
+    if constexpr (requires { &Step::pair; }) {
+      step.pair(0, a0, a1);
+      step.pair(2, a2, a3);
+      step.pair(4, a4, a5);
+      step.pair(6, a6, a7);
+    } else if constexpr (Step::kRolled) {
+      V a[8] = {a0, a1, a2, a3, a4, a5, a6, a7};
+      for (int k = 0; k < 8; ++k) a[k] = step.at(k, a[k]);
+      a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5], a6 = a[6], a7 = a[7];
+    } else {
+      a0 = step.at(0, a0), a1 = step.at(1, a1), a2 = step.at(2, a2), a3 = step.at(3, a3);
+      a4 = step.at(4, a4), a5 = step.at(5, a5), a6 = step.at(6, a6), a7 = step.at(7, a7);
+    }
+    HOLOGRAM_NEXT;
+  }
+  template <class Step>
+  static AnyCode code_of() {
+    return reinterpret_cast<AnyCode>(micro_op<Step>);
+  }
+
+  static constexpr DType kOwn = std::is_same_v<T, float>     ? DType::f32
+                                : std::is_same_v<T, double>  ? DType::f64
+                                : std::is_same_v<T, int64_t> ? DType::i64
+                                                             : DType::b8;
+  using Memory = FromMemory<kOwn>;
+
+  template <class Row>
+  static void add_row(ClassKernels& kernels) {
+    constexpr size_t op = static_cast<size_t>(Row::kOp);
+    if constexpr ((Row::kInfo.dtypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
+      return;
+    } else if constexpr (Row::kInfo.arity == 1) {
+      kernels.unary[op] = code_of<Operate<Row, 0, FromSelf, FromSelf>>();
+    } else if constexpr (Row::kInfo.arity == 2) {
+      add_forms<Row, AsItIs>(kernels.binary[op]);
+    } else {
+      auto& row = kernels.ternary[op];
+      add_places<Row, 0>(row);
+      add_places<Row, 1>(row);
+      add_places<Row, 2>(row);
+    }
+  }
+  template <class Row, int place, class Table>
+  static void add_places(Table& row) {
+    add_third<Row, place, Memory>(row[place], kFromMemory);
+    add_third<Row, place, FromSplat>(row[place], kFromSplat);
+    if constexpr (std::is_same_v<T, float>) {
+      add_third<Row, place, FromMemory<DType::bf16>>(row[place], kFromBf16);
+    }
+  }
+  template <class Row, int place, class Y>
+  static void add_third(AnyCode (&row)[kOtherCount][kOtherCount], Other y) {
+    row[y][kFromMemory] = code_of<Operate<Row, place, Y, Memory>>();
+    row[y][kFromSplat] = code_of<Operate<Row, place, Y, FromSplat>>();
+    if constexpr (std::is_same_v<T, float>) {
+      row[y][kFromBf16] = code_of<Operate<Row, place, Y, FromMemory<DType::bf16>>>();
+    }
+  }
+  template <class Row, class Rounding>
+  static void add_forms(AnyCode* row) {
+    row[kMemory] = code_of<Operate<Row, 0, Memory, FromSelf, Rounding>>();
+    row[kSplat] = code_of<Operate<Row, 0, FromSplat, FromSelf, Rounding>>();
+    row[kSelf] = code_of<Operate<Row, 0, FromSelf, FromSelf, Rounding>>();
+    row[kSwapped + kMemory] = code_of<Operate<Row, 1, Memory, FromSelf, Rounding>>();
+    row[kSwapped + kSplat] = code_of<Operate<Row, 1, FromSplat, FromSelf, Rounding>>();
+    if constexpr (std::is_same_v<T, float>) {
+      using MemoryBf16 = FromMemory<DType::bf16>;
+      using MemoryF16 = FromMemory<DType::f16>;
+      row[kMemoryBf16] = code_of<Operate<Row, 0, MemoryBf16, FromSelf, Rounding>>();
+      row[kMemoryF16] = code_of<Operate<Row, 0, MemoryF16, FromSelf, Rounding>>();
+      row[kSwapped + kMemoryBf16] = code_of<Operate<Row, 1, MemoryBf16, FromSelf, Rounding>>();
+      row[kSwapped + kMemoryF16] = code_of<Operate<Row, 1, MemoryF16, FromSelf, Rounding>>();
+    }
+  }
+  template <class Row, class M, DType dtype, class Rounding>
+  static void add_pairs(Arithmetic& table, Pair first) {
+    constexpr int op = arithmetic_index(Row::kOp);
+    AnyCode* start_row = table.start[op] + first;
+    start_row[0] = code_of<Start<Row, M, M, Rounding>>();
+    start_row[1] = code_of<Start<Row, M, FromSplat, Rounding>>();
+    start_row[2] = code_of<Start<Row, FromSplat, M, Rounding>>();
+    AnyCode* product_row = table.with_product[op] + first;
+    product_row[0] = code_of<MultiplyThen<Row, 0, dtype, M, M, Rounding>>();
+    product_row[1] = code_of<MultiplyThen<Row, 0, dtype, M, FromSplat, Rounding>>();
+    product_row = table.with_product[kArithmeticCount + op] + first;
+    product_row[0] = code_of<MultiplyThen<Row, 1, dtype, M, M, Rounding>>();
+    product_row[1] = code_of<MultiplyThen<Row, 1, dtype, M, FromSplat, Rounding>>();
+  }
+  // What takes more than one operand from memory, or rounds to bf16.
+  template <class Row>
+  static void add_arithmetic(ClassKernels& kernels) {
+    constexpr bool arithmetic = Row::kInfo.cost == Cost::arithmetic && !std::is_same_v<T, uint8_t>;
+    if constexpr (arithmetic && Row::kInfo.supports(kOwn)) {
+      add_pairs<Row, Memory, kOwn, AsItIs>(kernels.plain, kMM);
+    }
+    if constexpr (arithmetic && std::is_same_v<T, float>) {
+      using MemoryBf16 = FromMemory<DType::bf16>;
+      using MemoryF16 = FromMemory<DType::f16>;
+      add_pairs<Row, MemoryBf16, DType::bf16, AsItIs>(kernels.plain, kBB);
+      add_pairs<Row, MemoryF16, DType::f16, AsItIs>(kernels.plain, kHH);
+      add_pairs<Row, MemoryBf16, DType::bf16, ToBf16>(kernels.to_bf16, kBB);
+      add_forms<Row, ToBf16>(kernels.binary_to_bf16[arithmetic_index(Row::kOp)]);
+    }
+  }
+  template <DType dtype>
+  static void add_dtype(ClassKernels& kernels) {
+    kernels.load[static_cast<size_t>(dtype)] = code_of<Load<dtype>>();
+    kernels.store[static_cast<size_t>(dtype)] = code_of<Store<dtype>>();
+    kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
+  }
+
+  // Blocks from byte `begin` of T to `end`, with the prefetches' fetched ahead.
+  static void run(const MicroOp* code, char* const* bases, long begin, long end,
+                  const Prefetch* prefetches, int prefetch_count) {
+    const V zero{};
+    for (long off = begin; off < end; off += 8 * W) {
+      for (int i = 0; i < prefetch_count; ++i) {
+        const Prefetch& s = prefetches[i];
+        const char* p = bases[s.pointer] + off * s.size / static_cast<long>(sizeof(T)) + s.distance;
+        const char* stop = p + kLanes * s.size;
+        for (; p < stop; p += 64) __builtin_prefetch(p);
+      }
+      reinterpret_cast<Function>(code->code)(code, bases, off, zero, zero, zero, zero, zero, zero,
+                                             zero, zero);
+    }
+  }
+
+  static ClassKernels make() {
+    ClassKernels kernels{};
+    kernels.lanes = kLanes;
+    kernels.own = kOwn;
+    kernels.load_splat = code_of<LoadSplat>();
+    kernels.end = reinterpret_cast<AnyCode>(end);
+    kernels.run = run;
+    add_dtype<DType::b8>(kernels);
+    if constexpr (!std::is_same_v<T, uint8_t>) {
+      add_dtype<DType::u8>(kernels);
+      add_dtype<DType::i8>(kernels);
+      add_dtype<DType::i16>(kernels);
+      add_dtype<DType::i32>(kernels);
+      add_dtype<DType::i64>(kernels);
+      add_dtype<DType::f16>(kernels);
+      add_dtype<DType::bf16>(kernels);
+      add_dtype<DType::f32>(kernels);
+      add_dtype<DType::f64>(kernels);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      kernels.round_clean = code_of<RoundClean>();
+      kernels.store_clean = code_of<StoreClean>();
+      kernels.store_exact = code_of<StoreExact>();
+    }
+#define HOLOGRAM_X(name, ...)         \
+  add_row<group_row_##name>(kernels); \
+  add_arithmetic<group_row_##name>(kernels);
+    HOLOGRAM_OPS(HOLOGRAM_X)
+#undef HOLOGRAM_X
+    return kernels;
+  }
+};
+
+}  // namespace hologram::cpu

@@ -1,0 +1,69 @@
+// The iteration space of a binding with strided operands.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpu/compiled_group.h"
+
+namespace hologram::cpu {
+
+constexpr int kMaxRank = 64;
+
+// With as few dimensions as the strides of the strided operands allow. A position is an index for
+// each dimension.
+class StridedSpace {
+ public:
+  // Throws Error for more than kMaxRank dimensions.
+  void collapse(const Binding& binding, std::span<const OperandUse> uses);
+
+  int rank() const { return rank_; }
+  const int64_t* sizes() const { return numbers_.data(); }
+  // In bytes, of the operand of a use.
+  const int64_t* strides(size_t use) const { return numbers_.data() + (use + 1) * step_; }
+
+  int64_t offset(size_t use, const int64_t* position) const {
+    int64_t bytes = 0;
+    for (int d = 0; d < rank_; ++d) bytes += position[d] * strides(use)[d];
+    return bytes;
+  }
+
+  void advance(int64_t* position, int64_t n) const {
+    for (int d = rank_ - 1; d >= 0; --d) {
+      position[d] += n;
+      if (position[d] < sizes()[d]) return;
+      n = position[d] / sizes()[d];
+      position[d] %= sizes()[d];
+    }
+  }
+
+  // Calls body(address, stride, elements before, elements) for each piece of a row among the n
+  // elements from a position on.
+  template <class Body>
+  void walk(size_t use, char* base, int64_t n, const int64_t* position, Body&& body) const {
+    int64_t here[kMaxRank];
+    std::copy_n(position, rank_, here);
+    const int inner = rank_ - 1;
+    const int64_t stride = strides(use)[inner];
+    for (int64_t done = 0; done < n;) {
+      const int64_t run = std::min(sizes()[inner] - here[inner], n - done);
+      body(base + offset(use, here), stride, done, run);
+      done += run;
+      advance(here, run);
+    }
+  }
+
+ private:
+  int rank_ = 0;
+  size_t step_ = 1;               // from one row of numbers to the next
+  std::vector<int64_t> numbers_;  // sizes, then strides in bytes of each use
+};
+
+// `n` elements between strided memory and a block. `step` is in bytes.
+void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
+                  size_t size);
+
+}  // namespace hologram::cpu

@@ -1,0 +1,373 @@
+// Groups and their memory for tests: built by hand, run on every instruction set, compared with the
+// interpreter.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "cpu/compiled_group.h"
+#include "cpu/convert.h"
+#include "interpret.h"
+
+namespace hologram::test {
+
+using namespace hologram::cpu;
+
+inline std::vector<Isa> sets() {
+  switch (best_isa()) {
+    case Isa::avx512: return {Isa::avx512, Isa::avx2, Isa::baseline};
+    case Isa::avx2: return {Isa::avx2, Isa::baseline};
+    default: return {best_isa()};
+  }
+}
+
+inline DType own_dtype(ComputeClass c) {
+  return c == ComputeClass::f32 ? DType::f32 : c == ComputeClass::f64 ? DType::f64 : DType::i64;
+}
+
+// A group while it is written.
+struct Builder {
+  Group group;
+
+  explicit Builder(ComputeClass c) { group.compute_class = c; }
+  DType own() const { return own_dtype(group.compute_class); }
+  uint16_t operand(DType dtype, Layout layout = Layout::dense) {
+    group.operands.push_back({dtype, layout});
+    return static_cast<uint16_t>(group.operands.size() - 1);
+  }
+  uint16_t add(Node node) {
+    group.nodes.push_back(node);
+    return static_cast<uint16_t>(group.nodes.size() - 1);
+  }
+  uint16_t load(uint16_t operand, DType dtype) {
+    return add({NodeKind::load, Op::add, dtype, operand});
+  }
+  uint16_t load(uint16_t operand) { return load(operand, group.operands[operand].dtype); }
+  uint16_t immediate(DType dtype) {
+    return add({NodeKind::immediate, Op::add, dtype, static_cast<uint16_t>(group.immediates++)});
+  }
+  uint16_t op(Op op, DType dtype, uint16_t a, uint16_t b = 0, uint16_t c = 0) {
+    return add({NodeKind::compute, op, dtype, a, b, c});
+  }
+  uint16_t cast(uint16_t a, DType dtype) { return add({NodeKind::cast, Op::add, dtype, a}); }
+  void store(uint16_t value, uint16_t operand) {
+    add({NodeKind::store, Op::add, group.operands[operand].dtype, value, operand});
+  }
+};
+
+// Memory of exactly some bytes between pages that may not be touched; it ends at the second.
+struct Memory {
+  explicit Memory(size_t bytes) : size(bytes) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t inside = (bytes + page - 1) / page * page;
+    mapped = inside + 2 * page;
+    base = static_cast<char*>(mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base + page, inside, PROT_READ | PROT_WRITE);
+    data = base + page + inside - bytes;
+  }
+  Memory(const Memory& other) : Memory(other.size) { std::memcpy(data, other.data, size); }
+  Memory(Memory&& other) noexcept
+      : data(other.data), size(other.size), base(other.base), mapped(other.mapped) {
+    other.base = nullptr;
+  }
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data, other.data);
+    std::swap(size, other.size);
+    std::swap(base, other.base);
+    std::swap(mapped, other.mapped);
+    return *this;
+  }
+  ~Memory() {
+    if (base != nullptr) munmap(base, mapped);
+  }
+  char* data;
+  size_t size;
+  char* base;
+  size_t mapped;
+};
+
+using Random = std::mt19937_64;
+
+inline double random_number(Random& random) {
+  static const double special[] = {0.0,
+                                   -0.0,
+                                   1.0,
+                                   -1.0,
+                                   0.5,
+                                   2.0,
+                                   3.0,
+                                   -3.0,
+                                   1e-40,
+                                   -1e-45,
+                                   1e38,
+                                   -1e38,
+                                   65519.,
+                                   65520.,
+                                   1e-7,
+                                   6e-8,
+                                   3.4e38,
+                                   1e300,
+                                   1e-300,
+                                   100.0,
+                                   -100.0,
+                                   127.5,
+                                   255.,
+                                   1e10,
+                                   std::numeric_limits<double>::infinity(),
+                                   -std::numeric_limits<double>::infinity(),
+                                   std::numeric_limits<double>::quiet_NaN()};
+  switch (random() % 4) {
+    case 0: return special[random() % std::size(special)];
+    case 1:
+      return std::ldexp(static_cast<double>(static_cast<int64_t>(random())),
+                        -static_cast<int>(random() % 90) - 20);
+    default: return static_cast<double>(static_cast<int64_t>(random())) * 0x1p-61;
+  }
+}
+
+inline void fill_random(Memory& memory, DType dtype, Random& random) {
+  const size_t size = dtype_size(dtype);
+  for (size_t i = 0; i + size <= memory.size; i += size) {
+    with_element(dtype, [&]<class D>() {
+      D x;
+      if constexpr (std::is_same_v<D, bool>) {
+        x = random() % 2 == 0;
+      } else if constexpr (std::is_integral_v<D>) {
+        x = random() % 3 == 0 ? static_cast<D>(random()) : static_cast<D>(random() % 7) - D(3);
+        if (random() % 32 == 0) x = std::numeric_limits<D>::min();
+      } else {
+        x = convert<D>(random_number(random));
+      }
+      std::memcpy(memory.data + i, &x, sizeof x);
+    });
+  }
+}
+
+// Equal in bits, NaNs being one. Returns the first element that differs, or -1.
+inline int64_t first_difference(const Memory& a, const Memory& b, DType dtype) {
+  const size_t size = dtype_size(dtype);
+  for (size_t i = 0; i + size <= a.size; i += size) {
+    if (std::memcmp(a.data + i, b.data + i, size) == 0) continue;
+    bool both_nan = false;
+    with_element(dtype, [&]<class D>() {
+      if constexpr (!std::is_integral_v<D>) {
+        D x, y;
+        std::memcpy(&x, a.data + i, sizeof x);
+        std::memcpy(&y, b.data + i, sizeof y);
+        both_nan = std::isnan(convert<double>(x)) && std::isnan(convert<double>(y));
+      }
+    });
+    if (!both_nan) return static_cast<int64_t>(i / size);
+  }
+  return -1;
+}
+
+// What a group runs on: memory of each operand, and the shape.
+struct Scene {
+  std::vector<Memory> memory;  // by place
+  std::vector<size_t> place;   // of each operand: several may share one
+  std::vector<size_t> first;   // byte of element 0
+  std::vector<uint64_t> immediates;
+  std::vector<int64_t> sizes, strides;
+  int64_t count = 0;
+  std::vector<DType> dtypes;  // of places
+
+  Binding binding(std::vector<void*>& pointers) {
+    pointers.clear();
+    for (size_t i = 0; i < place.size(); ++i) {
+      pointers.push_back(memory[place[i]].data + first[i]);
+    }
+    return {pointers.data(), immediates.data(), count, static_cast<int>(sizes.size()),
+            sizes.data(),    strides.data()};
+  }
+};
+
+// Strides of a layout chosen at random, its extent in elements and the first element's index.
+inline void random_strides(const std::vector<int64_t>& sizes, bool distinct, Random& random,
+                           std::vector<int64_t>& strides, int64_t& extent, int64_t& first) {
+  const size_t rank = sizes.size();
+  std::vector<size_t> order(rank);
+  for (size_t d = 0; d < rank; ++d) order[d] = d;
+  if (random() % 2 == 0) std::shuffle(order.begin(), order.end(), random);
+  strides.assign(rank, 0);
+  int64_t step = random() % 3 == 0 ? 2 : 1, low = 0, high = 0;
+  for (size_t k = rank; k-- > 0;) {
+    const size_t d = order[k];
+    if (!distinct && random() % 3 == 0) continue;  // broadcast
+    strides[d] = random() % 5 == 0 ? -step : step;
+    step *= sizes[d];
+    if (random() % 4 == 0) step += 3;
+  }
+  for (size_t d = 0; d < rank; ++d) {
+    (strides[d] < 0 ? low : high) += strides[d] * (sizes[d] - 1);
+  }
+  extent = high - low + 1;
+  first = -low;
+}
+
+// Memory for every operand; a store's may be a load's in place.
+inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& random,
+                        bool in_place = true) {
+  Scene scene;
+  scene.sizes = std::move(sizes);
+  scene.count = 1;
+  for (const int64_t size : scene.sizes) scene.count *= size;
+  const size_t rank = scene.sizes.size();
+  std::vector<bool> stored(group.operands.size()), loaded(group.operands.size());
+  for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::store) stored[node.b] = true;
+    if (node.kind == NodeKind::load) loaded[node.a] = true;
+  }
+  std::vector<bool> taken(group.operands.size());
+  for (size_t i = 0; i < group.operands.size(); ++i) {
+    const auto [dtype, layout, area] = group.operands[i];
+    const auto size = static_cast<int64_t>(dtype_size(dtype));
+    std::vector<int64_t> strides(rank, 0);
+    int64_t extent = layout == Layout::scalar ? 1 : scene.count, first = 0;
+    if (layout == Layout::strided && scene.count > 0) {
+      random_strides(scene.sizes, stored[i], random, strides, extent, first);
+    }
+    size_t place = scene.memory.size();
+    if (in_place && stored[i] && !loaded[i] && random() % 2 == 0) {
+      for (size_t j = 0; j < i; ++j) {
+        if (group.operands[j].dtype != dtype || group.operands[j].layout != layout || stored[j] ||
+            taken[j] || area != group.operands[j].area) {
+          continue;
+        }
+        if (layout == Layout::strided) {
+          // Its elements have to be distinct.
+          bool distinct = true;
+          for (size_t d = 0; d < rank; ++d) {
+            distinct = distinct && scene.strides[j * rank + d] != 0;
+          }
+          if (!distinct) continue;
+          for (size_t d = 0; d < rank; ++d) strides[d] = scene.strides[j * rank + d] / size;
+          first = static_cast<int64_t>(scene.first[j]) / size;
+        }
+        place = scene.place[j];
+        taken[j] = true;
+        break;
+      }
+    }
+    if (place == scene.memory.size()) {
+      scene.memory.emplace_back(static_cast<size_t>(extent * size));
+      scene.dtypes.push_back(dtype);
+      fill_random(scene.memory.back(), dtype, random);
+    }
+    scene.place.push_back(place);
+    scene.first.push_back(static_cast<size_t>(first * size));
+    for (const int64_t stride : strides) scene.strides.push_back(stride * size);
+  }
+  for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::immediate) continue;
+    const double x = random_number(random);
+    const auto set = [&](auto value) {
+      std::memcpy(&scene.immediates[node.a], &value, sizeof value);
+    };
+    switch (group.compute_class) {
+      case ComputeClass::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
+      case ComputeClass::f64: set(interpret_round(x, node.dtype)); break;
+      case ComputeClass::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
+    }
+  }
+  return scene;
+}
+
+inline std::string describe(const Group& group) {
+  std::string text = group.compute_class == ComputeClass::f32   ? "f32:"
+                     : group.compute_class == ComputeClass::f64 ? "f64:"
+                                                                : "i64:";
+  for (const Operand& o : group.operands) {
+    text += std::string(" ") + dtype_name(o.dtype) +
+            (o.layout == Layout::dense    ? ""
+             : o.layout == Layout::scalar ? "(scalar)"
+                                          : "(strided)");
+  }
+  for (size_t i = 0; i < group.nodes.size(); ++i) {
+    const Node& n = group.nodes[i];
+    text += "\n    " + std::to_string(i) + " " + dtype_name(n.dtype) + " ";
+    switch (n.kind) {
+      case NodeKind::load: text += "load " + std::to_string(n.a); break;
+      case NodeKind::immediate: text += "immediate " + std::to_string(n.a); break;
+      case NodeKind::cast: text += "cast " + std::to_string(n.a); break;
+      case NodeKind::store:
+        text += "store " + std::to_string(n.a) + " to " + std::to_string(n.b);
+        break;
+      case NodeKind::compute:
+        text += std::string(op_info(n.op).name) + " " + std::to_string(n.a) + " " +
+                std::to_string(n.b) + " " + std::to_string(n.c);
+    }
+  }
+  return text;
+}
+
+inline bool compare_scenes(const Scene& actual, const Scene& expected, const Group& group,
+                           const std::string& what) {
+  for (size_t p = 0; p < actual.memory.size(); ++p) {
+    const int64_t at = first_difference(actual.memory[p], expected.memory[p], actual.dtypes[p]);
+    if (at < 0) continue;
+    std::string bytes;
+    for (const Scene* s : {&actual, &expected}) {
+      with_element(actual.dtypes[p], [&]<class D>() {
+        D x;
+        std::memcpy(&x, s->memory[p].data + static_cast<size_t>(at) * sizeof(D), sizeof x);
+        char text[64];
+        std::snprintf(text, sizeof text, " %a", convert<double>(x));
+        bytes += text;
+      });
+    }
+    check::fail(__FILE__, __LINE__,
+                what + ": memory " + std::to_string(p) + " differs at " + std::to_string(at) +
+                    " of " + std::to_string(actual.count) + ":" + bytes + "\n  " + describe(group));
+    return false;
+  }
+  return true;
+}
+
+// The group on every instruction set against the interpreter.
+inline bool check_group(const Group& group, const Scene& scene, const char* what,
+                        Parallel& parallel = serial()) {
+  Scene expected = scene;
+  std::vector<void*> pointers;
+  interpret(group, expected.binding(pointers));
+  for (const Isa isa : sets()) {
+    Scene actual = scene;
+    cpu::run(*compile(group, isa), actual.binding(pointers), parallel);
+    if (!compare_scenes(actual, expected, group, std::string(what) + " on " + isa_name(isa))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+inline DTypeSet class_dtypes(ComputeClass c) {
+  const DTypeSet small =
+      dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) | dtype_bit(DType::i16);
+  switch (c) {
+    case ComputeClass::f32: return small | kHalves | dtype_bit(DType::f32);
+    case ComputeClass::f64: return small | kHalves | kFloating | dtype_bit(DType::i32);
+    case ComputeClass::i64: break;
+  }
+  return small | kIntegral;
+}
+
+constexpr ComputeClass kClasses[] = {ComputeClass::f32, ComputeClass::f64, ComputeClass::i64};
+
+inline bool in_class(const OpInfo& info, ComputeClass c) {
+  return info.supports(own_dtype(c)) || info.supports(DType::b8);
+}
+
+}  // namespace hologram::test
