@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch.testing._internal.common_utils import TestCase
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_hologram import _C
 
@@ -117,3 +118,33 @@ class HologramTestCase(TestCase):
         left = torch.arange(6.0, device="hologram").reshape(2, 3)
         self.assertEqual((left @ left.t()).cpu(), torch.tensor([[5.0, 14.0], [14.0, 50.0]]))
         super().tearDown()
+
+
+# A test that compares them runs on each.
+DEVICES = ("cpu", "hologram")
+
+
+def here(*values):
+    """Copies of the tensors on the device."""
+    return tree_map(lambda v: v.hologram() if isinstance(v, torch.Tensor) else v, values)
+
+
+class DelegateTestCase(HologramTestCase):
+    def check(self, function, *arguments, exact=True, what=""):
+        """function gives on the device what it gives on the CPU.
+
+        Exact: bit for bit. Every tensor of the result is on the device.
+        """
+        copies = tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, arguments)
+        wanted, mine = tree_leaves(function(*copies)), tree_leaves(function(*here(*arguments)))
+        self.assertEqual(len(mine), len(wanted), msg=what)
+        tolerance = {"rtol": 0, "atol": 0} if exact else {}
+        for a, b in zip(mine, wanted, strict=True):
+            if isinstance(b, torch.Tensor):
+                self.assertEqual(a.device, torch.device("hologram", 0), msg=what)
+                self.assertEqual(a.stride(), b.stride(), msg=what)
+                self.assertEqual(a.is_conj(), b.is_conj(), msg=what)
+                self.assertEqual(a.is_neg(), b.is_neg(), msg=what)
+                self.assertEqual(a.cpu(), b, **tolerance, equal_nan=True, msg=what)
+            else:
+                self.assertEqual(a, b, msg=what)

@@ -9,12 +9,14 @@ import functools
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 import torchgen
 from common import HologramTestCase, run_python, several_devices
+from multi_device import BOTH_WAYS, ONE, ZERO, SeveralDevicesTestCase, in_processes_of_their_own
+from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -26,6 +28,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from torch_hologram import _C
 
+hologram = torch.hologram
 SAME_DEVICE = "Expected all tensors to be on the same device"
 # Of each operator: how many samples with two tensors or more, among how many of its samples.
 SAMPLES = 6
@@ -534,7 +537,85 @@ class TestTwoDevices(HologramTestCase):
         )
 
 
+# A call that mixes two devices: (tensors and modules there, the operand that is here).
+MIXED: dict[str, Callable] = {
+    "add": lambda x, d: x + x.to(d),
+    "add_": lambda x, d: x.add_(x.to(d)),
+    "mul_scalar_tensor": lambda x, d: x * x.sum().to(d),
+    "add_out": lambda x, d: torch.add(x, x, out=torch.empty(3, 3, device=d)),
+    "exp_out": lambda x, d: torch.exp(x, out=torch.empty(3, 3, device=d)),
+    "where": lambda x, d: torch.where(x > 0, x, x.to(d)),
+    "cat": lambda x, d: torch.cat([x, x.to(d)]),
+    "stack": lambda x, d: torch.stack([x, x.to(d)]),
+    "matmul": lambda x, d: x @ x.to(d),
+    "addmm": lambda x, d: torch.addmm(x, x.to(d), x),
+    "bmm": lambda x, d: torch.bmm(x[None], x[None].to(d)),
+    "linear": lambda x, d: nn.Linear(3, 3, device=d)(x),
+    "conv2d": lambda x, d: nn.Conv2d(1, 1, 2, device=d)(x[None, None]),
+    "lstm": lambda x, d: nn.LSTM(3, 3, device=d)(x),
+    "gru_cell": lambda x, d: nn.GRUCell(3, 3, device=d)(x),
+    "attention": lambda x, d: nn.functional.scaled_dot_product_attention(
+        x[None], x[None].to(d), x[None]
+    ),
+    "multihead": lambda x, d: nn.MultiheadAttention(3, 1, device=d)(x, x, x),
+    "embedding": lambda x, d: nn.functional.embedding(x.long(), x.to(d)),
+    "cross_entropy": lambda x, d: nn.functional.cross_entropy(x, x[0].long().to(d)),
+    "layer_norm": lambda x, d: nn.functional.layer_norm(x, (3,), x[0].to(d)),
+    "batch_norm": lambda x, d: nn.functional.batch_norm(x, x[0].to(d), x[0].to(d)),
+    "index": lambda x, d: x[torch.tensor([0], device=d)],
+    "index_add": lambda x, d: x.index_add(0, torch.arange(3, device=d), x),
+    "gather": lambda x, d: x.gather(0, x.long().to(d)),
+    "scatter": lambda x, d: x.scatter(0, x.long().to(d), x),
+    "masked_fill": lambda x, d: x.masked_fill((x > 0).to(d), 1.0),
+    "lerp": lambda x, d: x.lerp(x.to(d), 0.5),
+    "solve": lambda x, d: torch.linalg.solve(x, x.to(d)),
+    "equal": lambda x, d: torch.equal(x, x.to(d)),
+    "isin": lambda x, d: torch.isin(x, x.to(d)),
+    "grid_sample": lambda x, d: nn.functional.grid_sample(
+        x[None, None], torch.zeros(1, 2, 2, 2, device=d), align_corners=False
+    ),
+    "foreach": lambda x, d: torch._foreach_add([x], [x.to(d)]),
+    "set_": lambda x, d: torch.empty(0, device=d).set_(x),
+    "sparse": lambda x, d: x.to_sparse() + x.to_sparse().to(d),
+    "sparse_mm": lambda x, d: torch.sparse.mm(x.to_sparse(), x.to(d)),
+    "generator": lambda x, d: torch.bernoulli(x, generator=torch.Generator(d)),
+    "generator_native": lambda x, d: torch.rand(3, device=x.device, generator=torch.Generator(d)),
+}
+
+
+class TestMixedDevices(SeveralDevicesTestCase):
+    """What the errors name, both ways round, and that nothing has changed."""
+
+    @parametrize("name", list(MIXED))
+    def test_both_devices_are_named(self, name):
+        for (here, there), current in itertools.product(BOTH_WAYS, range(2)):
+            x = torch.zeros(3, 3, device=here)
+            with hologram.device(current), self.assertRaises((RuntimeError, ValueError)) as raised:
+                MIXED[name](x, there)
+            text = str(raised.exception)
+            self.assertIn("hologram:0", text)
+            self.assertIn("hologram:1", text)
+            self.assertNotIn("INTERNAL ASSERT", text)
+            self.assertEqual(x.tolist(), [[0.0] * 3] * 3, "changed by a call that was refused")
+
+    def test_cudas_words(self):
+        x = torch.ones(2, device=ONE)
+        for call in (lambda: x + x.to(ZERO), lambda: torch.dot(x, x.to(ZERO))):
+            with self.assertRaisesRegex(RuntimeError, SAME_DEVICE):
+                call()
+
+    def test_gradient_of_another_device(self):
+        x = torch.ones(2, device=ONE, requires_grad=True)
+        # torch's own words; the first prints the index as a character.
+        with self.assertRaisesRegex(RuntimeError, "assign a gradient located on device with index"):
+            x.grad = torch.ones(2, device=ZERO)
+        with self.assertRaisesRegex(RuntimeError, "expected device hologram:1 but got hologram:0"):
+            (x * 2).backward(torch.ones(2, device=ZERO))
+        self.assertIsNone(x.grad)
+
+
 instantiate_parametrized_tests(TestScalars)
+TestInProcessesOfTheirOwn = in_processes_of_their_own(__name__)
 
 if __name__ == "__main__":
     run_tests()

@@ -21,7 +21,7 @@ LEFT_OUT: dict[type[nn.Module], str] = {
     nn.ModuleList: "a container without forward",
     nn.ParameterDict: "a container without forward",
     nn.ParameterList: "a container without forward",
-    nn.DataParallel: "several devices; test/test_devices.py",
+    nn.DataParallel: "several devices; test/test_data_parallel.py",
     nn.SyncBatchNorm: "a process group",
     nn.NLLLoss2d: "deprecated name of NLLLoss",
 }

@@ -1,0 +1,137 @@
+"""Operators over lists of tensors: foreach, optimizers, GradScaler's, lists of results."""
+
+from __future__ import annotations
+
+import torch
+from common import DELEGATED, DEVICES, DelegateTestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+
+class TestLists(DelegateTestCase):
+    """Operators over lists of tensors."""
+
+    def test_foreach(self):
+        torch.manual_seed(0)
+        tensors = [
+            torch.rand(5),
+            torch.rand(2, 3),
+            torch.rand(()),
+            torch.rand(0),
+            torch.rand(3).double(),
+        ]
+        others = [t * 2 + 0.1 for t in tensors]
+        for function in (
+            lambda x, y: torch._foreach_add(x, y, alpha=2),
+            lambda x, y: torch._foreach_add(x, 3),
+            lambda x, y: torch._foreach_add(x, [1, 2.5, 3, 4, 5]),
+            lambda x, y: torch._foreach_mul(x, torch.tensor(2.0, device=x[0].device)),
+            lambda x, y: torch._foreach_div(x, y),
+            lambda x, y: torch._foreach_sqrt(x),
+            lambda x, y: torch._foreach_norm(x[:3]),
+            lambda x, y: torch._foreach_max(x[:3]),
+            lambda x, y: torch._foreach_lerp(x, y, 0.3),
+            lambda x, y: torch._foreach_addcmul(x, y, y, 0.5),
+            lambda x, y: torch._foreach_addcdiv(x, y, y, [1, 2, 3, 4, 5]),
+            lambda x, y: torch._foreach_pow(2, x),
+            lambda x, y: torch._foreach_clamp_max(x, 0.5),
+            lambda x, y: (torch._foreach_copy_(x, y), x)[1],
+            lambda x, y: (torch._foreach_mul_(x, y), x)[1],
+            lambda x, y: (torch._foreach_zero_(x), x)[1],
+            lambda x, y: (torch._foreach_neg_(x), x)[1],
+        ):
+            # Most of them are the device's own operations, with functions and roundings of its own.
+            self.check(function, tensors, others, exact=False)
+
+    def test_in_place_keeps_storage_and_versions(self):
+        tensors = [torch.ones(3, device="hologram") for _ in range(3)]
+        addresses = [t.data_ptr() for t in tensors]
+        torch._foreach_add_(tensors, 1)
+        self.assertEqual([t.data_ptr() for t in tensors], addresses)
+        self.assertEqual([t._version for t in tensors], [1, 1, 1])
+
+    def test_lists_of_results(self):
+        x = torch.rand(6, 4)
+        for function in (
+            lambda x: torch.unsafe_split(x, 4),
+            lambda x: torch.unsafe_chunk(x, 4, 1),
+            lambda x: torch.split_copy(x, 4),
+            lambda x: torch.unbind_copy(x, 1),
+            lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
+            lambda x: torch.broadcast_tensors(x, x[:1]),
+            lambda x: torch.atleast_2d(x[0], x),
+            lambda x: torch.block_diag(x, x[:1]),
+            lambda x: torch.cartesian_prod(x[0], x[1]),
+            lambda x: torch.gradient(x),
+        ):
+            self.check(function, x)
+        self.check(lambda x: torch._foreach_exp([x, x[1:]]), x, exact=False)  # the device's own exp
+
+    @parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad"])
+    def test_fused_optimizers(self, kind):
+        """One call for all parameters: recorded, or Adagrad's to the CPU's fused kernel."""
+        options = {"SGD": {"lr": 0.1, "momentum": 0.9}}.get(kind, {"lr": 0.1})
+        weights = {}
+        for device in DEVICES:
+            torch.manual_seed(0)
+            network = torch.nn.Sequential(
+                torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+            )
+            x, network = torch.randn(16, 4).to(device), network.to(device)
+            optimizer = getattr(torch.optim, kind)(network.parameters(), fused=True, **options)
+            addresses = [p.data_ptr() for p in network.parameters()]
+            torch.hologram.reset_fallback_report()
+            for _ in range(3):
+                optimizer.zero_grad()
+                (network(x) ** 2).mean().backward()
+                optimizer.step()
+            if device == "hologram":
+                how = DELEGATED if kind == "Adagrad" else "native"
+                calls = torch.hologram.fallback_report().operators(how)
+                fused = {name: n for name, n in calls.items() if "_fused_" in name}
+                self.assertEqual(list(fused.values()), [3], msg=str(fused))
+            self.assertEqual([p.data_ptr() for p in network.parameters()], addresses)
+            weights[device] = [p.detach().cpu() for p in network.parameters()]
+        self.assertEqual(weights["hologram"], weights["cpu"])
+
+    @parametrize("kind", ["Adam", "SGD", "RMSprop", "Adadelta", "NAdam", "LBFGS"])
+    def test_optimizers(self, kind):
+        weights = {}
+        for device in DEVICES:
+            weight = torch.linspace(-1, 1, 12).reshape(3, 4).to(device).requires_grad_()
+            optimizer = getattr(torch.optim, kind)([weight], lr=0.1)
+
+            def closure(weight=weight, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = (weight.sin() ** 2).sum()
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                optimizer.step(closure)
+            weights[device] = weight.detach().cpu()
+        self.assertEqual(weights["hologram"], weights["cpu"])
+
+    def test_gradient_scaler(self):
+        """The list operators of torch.amp."""
+        for found in (False, True):
+
+            def unscale(x, inverse, flag, found=found):
+                x[0][0] = torch.inf if found else 1.0
+                torch._amp_foreach_non_finite_check_and_unscale_(x, flag, inverse)
+                scale, growth = torch.full_like(inverse, 8.0), torch.zeros_like(inverse).int()
+                torch._amp_update_scale_(scale, growth, flag, 2.0, 0.5, 1)
+                return [*x, flag, scale, growth]
+
+            self.check(
+                unscale, [torch.ones(3), torch.ones(2)], torch.tensor(0.5), torch.tensor(0.0)
+            )
+
+
+instantiate_parametrized_tests(TestLists)
+
+if __name__ == "__main__":
+    run_tests()
