@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "atlas/dtype.h"
-#include "atlas/op_table.h"
+#include "atlas/op_info.h"
 
 namespace hologram {
 

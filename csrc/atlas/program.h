@@ -14,7 +14,7 @@
 #include "atlas/dtype.h"
 #include "atlas/float_mode.h"
 #include "atlas/group.h"
-#include "atlas/op_table.h"
+#include "atlas/op_info.h"
 
 namespace hologram {
 
@@ -28,7 +28,7 @@ inline constexpr Source kNothing = 0x7fff;
 // What an instruction computes: a row of the op table, or `copy`, which converts its source to the
 // dtype of its destination (fill is a copy of an immediate).
 using Code = uint16_t;
-inline constexpr Code kCopy = kOpCount;
+inline constexpr Code kCopy = 0xffff;
 const char* code_name(Code code) noexcept;
 
 // out = code(in ...), element by element over a space. The operands are converted to `dtype`, in

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "atlas/error.h"
-#include "atlas/op_table.h"
+#include "atlas/op_info.h"
 #include "cpu/exact.h"
 
 namespace hologram::cpu {
@@ -51,7 +51,7 @@ void check(const Group& group, const ClassKernels& kernels) {
         require(group.operands[node.b].layout != Layout::scalar, "a store to a scalar");
         break;
       case NodeKind::compute: {
-        require(static_cast<int>(node.op) < kOpCount, "an unknown operation");
+        require(static_cast<size_t>(node.op) < kOpInfos.size(), "an unknown operation");
         const OpInfo& info = op_info(node.op);
         const uint16_t args[] = {node.a, node.b, node.c};
         for (int k = 0; k < info.arity; ++k) value(args[k]);

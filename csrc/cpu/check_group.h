@@ -2,7 +2,7 @@
 #pragma once
 
 #include "atlas/group.h"
-#include "cpu/threaded_code.h"
+#include "cpu/kernel_table.h"
 
 namespace hologram::cpu {
 

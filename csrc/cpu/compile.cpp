@@ -457,6 +457,10 @@ std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa) {
   return GroupCompiler(group, isa).compile();
 }
 
+bool CompiledGroup::is_loop() const noexcept {
+  return run_ != kernels_->run;
+}
+
 size_t CompiledGroup::bytes() const noexcept {
   return sizeof *this + code_.size() * sizeof code_[0] + uses_.size() * sizeof uses_[0] +
          scalars_.size() * sizeof scalars_[0];

@@ -25,12 +25,14 @@ struct OperandUse {  // of an operand that is not a scalar
   uint32_t scratch;  // offset in the frame of a block's elements
 };
 
+struct ClassKernels;  // cpu/kernel_table.h
+
 // A group as code; immutable, usable from any thread.
 class HOLOGRAM_EXPORT CompiledGroup {
  public:
   size_t bytes() const noexcept;
   // Whether all micro-operations are one precompiled loop (cpu/threaded_code.h).
-  bool is_loop() const noexcept { return run_ != kernels_->run; }
+  bool is_loop() const noexcept;
 
  private:
   friend class GroupCompiler;

@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "atlas/group.h"
-#include "atlas/op_table.h"
 #include "cpu/compiled_group.h"
-#include "cpu/threaded_code.h"
+#include "cpu/kernel_table.h"
 
 namespace hologram::cpu {
 

@@ -11,6 +11,7 @@
 
 #include "atlas/float_mode.h"
 #include "cpu/compiled_group.h"
+#include "cpu/kernel_table.h"
 #include "cpu/strided_space.h"
 
 namespace hologram::cpu {

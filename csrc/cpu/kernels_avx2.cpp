@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/threaded_code.h"
+#include "cpu/kernel_table.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -8,9 +8,9 @@
 // how many bytes of T before the current block have been worked on. W is the bytes of a register.
 #pragma once
 
+#include "cpu/kernel_table.h"
 #include "cpu/lanes.h"
 #include "cpu/math.h"
-#include "cpu/threaded_code.h"
 
 namespace hologram::cpu {
 
@@ -33,7 +33,7 @@ struct NoOperand {};
 #define HOLOGRAM_X(name, arity, expression, ...)                               \
   struct group_row_##name {                                                    \
     static constexpr Op kOp = Op::name;                                        \
-    static constexpr OpInfo kInfo = op_info(Op::name);                         \
+    static constexpr OpInfo kInfo = op_row(Op::name);                          \
     template <class T>                                                         \
     HOLOGRAM_INLINE static T apply([[maybe_unused]] T x, [[maybe_unused]] T y, \
                                    [[maybe_unused]] T z) {                     \
@@ -46,7 +46,7 @@ HOLOGRAM_OPS(HOLOGRAM_X)
 // Whether eight copies of the operation would be too much code.
 template <class T, int W>
 constexpr bool is_heavy(Op op) {
-  switch (std::is_same_v<T, int64_t> ? op_info(op).integer_cost : op_info(op).cost) {
+  switch (std::is_same_v<T, int64_t> ? op_row(op).integer_cost : op_row(op).cost) {
     case Cost::fused:
       return W == 16;  // the baseline emulates it
     // With 32 registers the constants stay in some of them.

@@ -1,4 +1,4 @@
-// Threaded code: what the compiler of groups and the micro-operations share.
+// Threaded code: what the compiler of groups makes, and micro-operations are given.
 //
 // A micro-operation is a precompiled function of the CPU; a compiled group is an array of them.
 #pragma once
@@ -22,16 +22,6 @@ struct MicroOp {
   Reference x, y;
 };
 
-// Forms of the operand beside the accumulator; kSwapped + form: it is the first operand.
-enum Form { kMemory, kSplat, kSelf, kMemoryBf16, kMemoryF16, kSwapped, kFormCount = 2 * kSwapped };
-
-// Two operands that are not the accumulator: memory of the class's dtype (M), bf16 (B) or f16 (H),
-// or a splat (S).
-enum Pair { kMM, kMS, kSM, kBB, kBS, kSB, kHH, kHS, kSH, kPairCount };
-
-// Operands of a ternary operation beside the accumulator.
-enum Other { kFromMemory, kFromSplat, kFromBf16, kOtherCount };
-
 // Memory that is worth fetching ahead.
 struct Prefetch {
   int32_t pointer;
@@ -39,59 +29,8 @@ struct Prefetch {
   long distance;
 };
 
-// Rows whose cost is arithmetic, of more than one operand from memory; by arithmetic_index().
-struct Arithmetic {
-  // Into the accumulator.
-  AnyCode start[kArithmeticCount][kPairCount];
-  // The accumulator and x * y, then the other way round. The product is rounded to the dtype of x;
-  // a splat is y. The product of bf16 has to be clean.
-  AnyCode with_product[2 * kArithmeticCount][kPairCount];
-};
-
 // Runs code over blocks from byte `begin` of the class's elements to `end`.
 using RunCode = void (*)(const MicroOp* code, char* const* bases, long begin, long end,
                          const Prefetch* prefetches, int prefetch_count);
-
-// Micro-operations (without the `end` that follows) as one loop. Most programs of a single
-// operation are such a sequence, and spend half of their time on the way from one to the next.
-struct Loop {
-  static constexpr int kMost = 5;
-  AnyCode code[kMost];
-  int length;
-  RunCode run;
-};
-
-// The micro-operations of one compute type.
-struct ClassKernels {
-  int lanes;  // elements of a block
-  DType own;  // the dtype of the class
-  AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
-  AnyCode load_splat, end;
-  AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
-  AnyCode store_exact;               // of bf16, from values that it can hold; f32 only
-  AnyCode unary[kOpCount];
-  AnyCode binary[kOpCount][kFormCount];
-  Arithmetic plain;
-  // The result is clean and rounded to bf16 (cpu/convert.h); f32 only, null where there is none.
-  Arithmetic to_bf16;
-  AnyCode binary_to_bf16[kArithmeticCount][kFormCount];
-  // By the accumulator's place among the operands, and what the others are; null: there is none.
-  AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
-  RunCode run;  // of any code
-  static constexpr int kMostLoops = 192;
-  Loop loops[kMostLoops];
-  int loop_count;
-};
-
-struct GroupKernels {
-  ClassKernels classes[3];  // by ComputeClass
-  ClassKernels bytes;       // of groups in which everything is b8, in lanes of a byte
-};
-
-const GroupKernels& baseline_kernels();
-#if defined(__x86_64__)
-const GroupKernels& avx2_kernels();
-const GroupKernels& avx512_kernels();
-#endif
 
 }  // namespace hologram::cpu
