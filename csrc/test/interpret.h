@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "atlas/group.h"
+#include "atlas/op_table.h"
 #include "cpu/convert.h"
 #include "cpu/math.h"
 
@@ -36,9 +37,9 @@ T interpret_op(Op op, [[maybe_unused]] T x, [[maybe_unused]] T y, [[maybe_unused
                                        : std::is_same_v<T, double> ? DType::f64
                                                                    : DType::i64);
   switch (op) {
-#define HOLOGRAM_X(name, arity, expression, ...)                             \
-  case Op::name:                                                             \
-    if constexpr ((op_info(Op::name).dtypes & mine) != 0) return expression; \
+#define HOLOGRAM_X(name, arity, expression, ...)                            \
+  case Op::name:                                                            \
+    if constexpr ((op_row(Op::name).dtypes & mine) != 0) return expression; \
     break;
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
