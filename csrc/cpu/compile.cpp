@@ -439,7 +439,7 @@ void GroupCompiler::finish() {
   out.class_ = group_.compute_class;
   out.operands_ = static_cast<int>(group_.operands.size());
   const auto round_up = [](size_t bytes) { return (bytes + 63) & ~size_t{63}; };
-  // Two sets of pointers: the operands' and those of a block that is in scratch.
+  // Two sets of pointers: the operands' and those of a tile that is in scratch.
   size_t size = round_up(2 * sizeof(char*) * (group_.operands.size() + 3));
   out.scalars_at_ = static_cast<uint32_t>(size);
   size += round_up(8 * out.scalars_.size());

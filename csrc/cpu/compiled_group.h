@@ -22,7 +22,7 @@ struct OperandUse {  // of an operand that is not a scalar
   uint16_t operand;
   uint8_t size;  // of an element
   bool strided, loaded, stored;
-  uint32_t scratch;  // offset in the frame of a block's elements
+  uint32_t scratch;  // offset in the frame of a tile's elements
 };
 
 struct ClassKernels;  // cpu/kernel_table.h

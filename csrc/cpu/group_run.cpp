@@ -142,7 +142,7 @@ GroupRun::Member GroupRun::set_up(size_t index, char* frame) const {
   return member;
 }
 
-// Elements [begin, end); begin is the first of a block.
+// Elements [begin, end); begin is the first of a tile.
 void GroupRun::range(const Member& member, int64_t begin, int64_t end) const {
   if (group_.strided_) {
     strided_range(member, begin, end);
@@ -156,26 +156,26 @@ void GroupRun::range(const Member& member, int64_t begin, int64_t end) const {
   if (whole < end) tail(member.frame, whole, end - whole);
 }
 
-char** GroupRun::block_pointers(char* frame) const {
+char** GroupRun::tile_pointers(char* frame) const {
   char** bases = reinterpret_cast<char**>(frame);
-  char** block = bases + pointer_count();
-  std::copy_n(bases, pointer_count(), block);
-  return block;
+  char** tile = bases + pointer_count();
+  std::copy_n(bases, pointer_count(), tile);
+  return tile;
 }
 
-// Fewer elements than a block, all operands dense: in scratch.
+// Fewer elements than a tile, all operands dense: in scratch.
 void GroupRun::tail(char* frame, int64_t at, int64_t n) const {
-  char** block = block_pointers(frame);
+  char** tile = tile_pointers(frame);
   for (const auto& use : group_.uses_) {
     char* scratch = frame + use.scratch;
-    const char* data = block[use.operand] + at * use.size;
-    block[use.operand] = scratch;
+    const char* data = tile[use.operand] + at * use.size;
+    tile[use.operand] = scratch;
     if (!use.loaded) continue;
     const size_t bytes = static_cast<size_t>(n) * use.size;
     std::memcpy(scratch, data, bytes);
     std::memset(scratch + bytes, 0, static_cast<size_t>(kernels_.lanes) * use.size - bytes);
   }
-  group_.run_(group_.code_.data(), block, 0, 1, nullptr, 0);
+  group_.run_(group_.code_.data(), tile, 0, 1, nullptr, 0);
   char* const* bases = reinterpret_cast<char* const*>(frame);
   for (const auto& use : group_.uses_) {
     if (!use.stored) continue;

@@ -65,16 +65,16 @@ class GroupRun {
 
   Member set_up(size_t index, char* frame) const;
   void range(const Member& member, int64_t begin, int64_t end) const;
-  char** block_pointers(char* frame) const;
+  char** tile_pointers(char* frame) const;
   void tail(char* frame, int64_t at, int64_t n) const;
 
-  // ---- strided operands: block by block (group_run_strided.cpp) ----
+  // ---- strided operands: tile by tile (group_run_strided.cpp) ----
 
   void strided_range(const Member& member, int64_t begin, int64_t end) const;
-  char* place_block(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
-                    const char** held) const;
+  char* place_tile(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
+                   const char** held) const;
   void choose_prefetches(Member& member) const;
-  // Uses of which an element that fills a block is remembered.
+  // Uses of which an element that fills a tile is remembered.
   static constexpr size_t kHeld = 16;
 
   const CompiledGroup& group_;

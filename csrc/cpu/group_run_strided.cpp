@@ -1,4 +1,4 @@
-// Groups with strided operands: block by block, in place where an operand's elements are
+// Groups with strided operands: tile by tile, in place where an operand's elements are
 // contiguous, through a copy where they are not.
 #include <algorithm>
 #include <cstring>
@@ -17,19 +17,19 @@ void GroupRun::strided_range(const Member& member, int64_t begin, int64_t end) c
     rest /= space.sizes()[d];
   }
   char* const* bases = member.pointers();
-  char** block = block_pointers(frame);
+  char** tile = tile_pointers(frame);
   const char* held[kHeld] = {};
   for (int64_t at = begin; at < end; at += kernels_.lanes) {
     const int64_t n = std::min<int64_t>(kernels_.lanes, end - at);
     for (size_t u = 0; u < group_.uses_.size(); ++u) {
       const auto& use = group_.uses_[u];
-      block[use.operand] = place_block(member, u, at, n, position, held);
+      tile[use.operand] = place_tile(member, u, at, n, position, held);
     }
-    group_.run_(group_.code_.data(), block, 0, 1, nullptr, 0);
+    group_.run_(group_.code_.data(), tile, 0, 1, nullptr, 0);
     for (size_t u = 0; u < group_.uses_.size(); ++u) {
       const auto& use = group_.uses_[u];
       char* scratch = frame + use.scratch;
-      if (!use.stored || block[use.operand] != scratch) continue;
+      if (!use.stored || tile[use.operand] != scratch) continue;
       if (use.strided) {
         space.walk(u, bases[use.operand], n, position,
                    [&](char* data, int64_t stride, int64_t done, int64_t run) {
@@ -43,10 +43,10 @@ void GroupRun::strided_range(const Member& member, int64_t begin, int64_t end) c
   }
 }
 
-// Where the code finds the block of one operand: in its memory if that is contiguous, or a copy.
-// held[u]: the element that fills the copy since an earlier block, or null.
-char* GroupRun::place_block(const Member& member, size_t u, int64_t at, int64_t n,
-                            const int64_t* position, const char** held) const {
+// Where the code finds the tile of one operand: in its memory if that is contiguous, or a copy.
+// held[u]: the element that fills the copy since an earlier tile, or null.
+char* GroupRun::place_tile(const Member& member, size_t u, int64_t at, int64_t n,
+                           const int64_t* position, const char** held) const {
   const auto& use = group_.uses_[u];
   const StridedSpace& space = *member.space;
   char* const* bases = member.pointers();

@@ -37,7 +37,7 @@ struct Loop {
 
 // The micro-operations of one compute type.
 struct ClassKernels {
-  int lanes;  // elements of a block
+  int lanes;  // elements of a tile
   DType own;  // the dtype of the class
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;

@@ -17,7 +17,7 @@ struct Lanes {
   static constexpr int kLanes = Vec::kLanes;
   static constexpr bool kSlow = true;  // lane by lane
 
-  // The vector `k` of the block at p.
+  // The vector `k` of the tile at p.
   HOLOGRAM_INLINE static Vec load(const char* p, long k) {
     p += k * kLanes * static_cast<long>(sizeof(D));
     Vec r;

@@ -55,7 +55,7 @@ struct Loops {
     Chain<Rest...> rest;
   };
 
-  // Vectors of the blocks from byte `begin` to `end`.
+  // Vectors of the tiles from byte `begin` to `end`.
   HOLOGRAM_INLINE static long vectors(long begin, long end) {
     return (end - begin + 8 * W - 1) / (8 * W) * 8;
   }
@@ -75,9 +75,9 @@ struct Loops {
                    int) {
     const LoadSplat splat(code[0], bases, begin);
     const Store<dtype> store(code[1], bases, begin);
-    char block[8 * W * sizeof(Element<dtype>) / sizeof(T)];
-    for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(block, k, splat.v);
-    const auto pattern = load_lanes<uint8_t, W>(block);
+    char tile[8 * W * sizeof(Element<dtype>) / sizeof(T)];
+    for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.v);
+    const auto pattern = load_lanes<uint8_t, W>(tile);
     const long count = vectors(begin, end) * W * static_cast<long>(sizeof(Element<dtype>)) /
                        static_cast<long>(sizeof(T));
     long i = 0;
@@ -90,7 +90,7 @@ struct Loops {
       store_lanes(store.p + i + 3 * W, pattern);
     }
     for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
-    if (i < count) __builtin_memcpy(store.p + i, block, static_cast<size_t>(count - i));
+    if (i < count) __builtin_memcpy(store.p + i, tile, static_cast<size_t>(count - i));
   }
   // Operations on the bits of half types: what is kept of them, and what is turned over.
   // `stored`: the place of the store in the code.

@@ -5,7 +5,7 @@
 //
 // A micro-operation works on the accumulator - eight vector registers a0 .. a7, which are arguments
 // - and ends with a call of the next one in tail position. `bases` is the frame's pointers, `off`
-// how many bytes of T before the current block have been worked on. W is the bytes of a register.
+// how many bytes of T before the current tile have been worked on. W is the bytes of a register.
 #pragma once
 
 #include "cpu/kernel_table.h"
@@ -344,7 +344,7 @@ struct MicroOps {
     kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
   }
 
-  // Blocks from byte `begin` of T to `end`, with the prefetches' fetched ahead.
+  // Tiles from byte `begin` of T to `end`, with the prefetches' fetched ahead.
   static void run(const MicroOp* code, char* const* bases, long begin, long end,
                   const Prefetch* prefetches, int prefetch_count) {
     const V zero{};

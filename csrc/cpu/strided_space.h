@@ -62,7 +62,7 @@ class StridedSpace {
   std::vector<int64_t> numbers_;  // sizes, then strides in bytes of each use
 };
 
-// `n` elements between strided memory and a block. `step` is in bytes.
+// `n` elements between strided memory and a tile. `step` is in bytes.
 void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
                   size_t size);
 

@@ -1,6 +1,7 @@
 // Threaded code: what the compiler of groups makes, and micro-operations are given.
 //
 // A micro-operation is a precompiled function of the CPU; a compiled group is an array of them.
+// Each works on a tile, as many elements as eight vector registers hold.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ struct Prefetch {
   long distance;
 };
 
-// Runs code over blocks from byte `begin` of the class's elements to `end`.
+// Runs code over tiles from byte `begin` of the class's elements to `end`.
 using RunCode = void (*)(const MicroOp* code, char* const* bases, long begin, long end,
                          const Prefetch* prefetches, int prefetch_count);
 
