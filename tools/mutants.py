@@ -44,13 +44,13 @@ ALGEBRA = "csrc/atlas/algebra.cpp"
 BATCHING = "csrc/atlas/batching.cpp"
 DEAD_CODE = "csrc/atlas/dead_code.cpp"
 GROUPING = "csrc/atlas/grouping.cpp"
+ITERATION = "csrc/aten/iteration.cpp"
 WINDOW = "csrc/atlas/window.cpp"
 OPEN_PROGRAM = "csrc/atlas/open_program.cpp"
 IMMEDIATES = "csrc/atlas/immediates.cpp"
 RUNNER = "csrc/atlas/runner.cpp"
 OVERLAP = "csrc/atlas/overlap.cpp"
 PROGRAM = "csrc/atlas/program.cpp"
-RECORDER = "csrc/aten/record.cpp"
 
 MUTANTS = (
     Mutant(
@@ -203,13 +203,13 @@ MUTANTS = (
     ),
     Mutant(
         "operands that are broadcast in one dimension advance in it",
-        RECORDER,
+        ITERATION,
         "if (size != 1 || sizes[d] == 1) wide[d] = ",
         "wide[d] = ",
     ),
     Mutant(
         "dimensions are joined whatever their strides",
-        RECORDER,
+        ITERATION,
         "joins = joins && space.strides[i][last] == space.strides[i][d] * space.sizes[d];",
         "joins = joins && space.strides[0][last] == space.strides[0][d] * space.sizes[d];",
     ),

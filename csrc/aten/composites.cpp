@@ -9,9 +9,14 @@
 #include <array>
 #include <cmath>
 
+#include "aten/builder.h"
+#include "aten/numbers.h"
+#include "aten/operand.h"
 #include "aten/overloads.h"
 #include "aten/pointwise.h"
 #include "aten/record.h"
+#include "aten/record_composite.h"
+#include "atlas/op_table.h"
 
 namespace hologram::aten {
 namespace {

@@ -25,9 +25,11 @@
 #include <vector>
 
 #include "aten/compat.h"
+#include "aten/operand.h"
 #include "aten/pointwise.h"
-#include "aten/record.h"
+#include "aten/record_composite.h"
 #include "aten/report.h"
+#include "atlas/op_table.h"
 
 namespace py = pybind11;
 

@@ -15,11 +15,18 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
+#include <type_traits>
 
+#include "aten/builder.h"
 #include "aten/delegate.h"
+#include "aten/operand.h"
 #include "aten/record.h"
 #include "aten/runtime.h"
+#include "atlas/op_table.h"
+#include "atlas/window.h"
 
 namespace hologram::aten {
 namespace {

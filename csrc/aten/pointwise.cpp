@@ -10,6 +10,7 @@
 #include <array>
 #include <type_traits>
 
+#include "aten/operand.h"
 #include "aten/overloads.h"
 #include "aten/record.h"
 #include "atlas/op_table.h"

@@ -1,0 +1,66 @@
+// Puts together operations that are several instructions.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "atlas/canonicalise.h"
+#include "atlas/dtype.h"
+#include "atlas/group.h"
+#include "atlas/window.h"
+
+namespace hologram::aten {
+
+// The instructions of an operation. Values between them are computed in the operands' dtype, in
+// float32 for half precision, as torch's kernels do.
+class Builder {
+ public:
+  Builder(DType compute, int64_t count, std::span<const int64_t> sizes)
+      : compute_(compute), count_(count), sizes_(sizes) {}
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  View number(double value);
+  View apply(Op op, std::span<const View> in);
+  View apply(Op op, std::initializer_list<View> in) { return apply(op, {in.begin(), in.size()}); }
+
+  bool integral() const { return class_of(compute_) == ComputeClass::i64; }
+
+  // What follows is computed in another dtype, over another number of elements.
+  void enter(DType compute, int64_t count) {
+    compute_ = compute;
+    count_ = count;
+  }
+  // A place for a value that instructions over another space read. store() writes it.
+  View temporary(DType dtype);
+
+  // Makes `out` the result of what was applied last, rounded to `dtype`.
+  void give(const View& out, DType dtype);
+  // Writes a value, rounded to the dtype of `out`; the value itself stays as it is.
+  void store(const View& out, const View& value);
+  // The same of a value that nobody needs as it was. Returns what to go on with: what was written,
+  // if that is not rounded, so that the operation itself writes it.
+  View put(const View& out, const View& value);
+
+  std::span<const Operands> list() const { return {list_.data(), list_.size()}; }
+  size_t temporaries() const { return temporaries_; }
+  // After they have been recorded, for more of them.
+  void clear() {
+    list_.clear();
+    temporaries_ = 0;
+  }
+  void reserve(size_t instructions) { list_.reserve(instructions); }
+
+ private:
+  DType compute_;
+  int64_t count_;
+  std::span<const int64_t> sizes_;
+  c10::SmallVector<Operands, 12> list_;
+  uint16_t temporaries_ = 0;  // View::temporary of the last one
+};
+
+}  // namespace hologram::aten
