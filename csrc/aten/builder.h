@@ -11,6 +11,7 @@
 #include "atlas/canonicalise.h"
 #include "atlas/dtype.h"
 #include "atlas/group.h"
+#include "atlas/op_info.h"
 #include "atlas/window.h"
 
 namespace hologram::aten {

@@ -10,6 +10,8 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/memory_overlap.h"
+#include "aten/operand.h"
 #include "aten/pinned.h"
 #include "aten/record.h"
 #include "aten/report.h"
@@ -30,13 +32,9 @@ bool on_device_or_cpu(const Tensor& tensor) {
 
 // Whether the bytes of src, in order, are the bytes of self, in order.
 bool is_plain_copy(const Tensor& self, const Tensor& src) {
-  constexpr c10::DispatchKeySet special({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-                                         c10::DispatchKey::ZeroTensor, c10::DispatchKey::Quantized,
-                                         c10::DispatchKey::NestedTensor, c10::DispatchKey::Sparse,
-                                         c10::DispatchKey::SparseCsr});
   const auto* to = self.unsafeGetTensorImpl();
   const auto* from = src.unsafeGetTensorImpl();
-  return !(to->key_set() | from->key_set()).has_any(special) && to->dtype() == from->dtype() &&
+  return !(to->key_set() | from->key_set()).has_any(kSpecialKeys) && to->dtype() == from->dtype() &&
          to->is_contiguous() && from->is_contiguous() && to->sizes() == from->sizes() &&
          !has_names(to) && !has_names(from);
 }
@@ -44,14 +42,6 @@ bool is_plain_copy(const Tensor& self, const Tensor& src) {
 // Of a tensor that stands for another one; the aliases below say so.
 bool lacks_memory(const Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->data() == nullptr;
-}
-
-// Which is torch's to refuse.
-bool shares_a_part(const Tensor& self, const Tensor& src, size_t nbytes) {
-  const auto to = reinterpret_cast<uintptr_t>(self.unsafeGetTensorImpl()->data());
-  const auto from = reinterpret_cast<uintptr_t>(src.unsafeGetTensorImpl()->data());
-  if (to == from) return self.strides() != src.strides();
-  return to < from + nbytes && from < to + nbytes;
 }
 
 // The device that a copy is counted for.
@@ -100,7 +90,7 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     const size_t nbytes = static_cast<size_t>(self.numel()) * self.element_size();
     const bool on_host = is_host_memory(self) && is_host_memory(src);
     if (C10_LIKELY((nbytes <= kSmallCopyBytes || !on_host) && is_plain_copy(self, src) &&
-                   !shares_a_part(self, src, nbytes) &&
+                   !overlaps(self.unsafeGetTensorImpl(), src.unsafeGetTensorImpl()) &&
                    (nbytes == 0 || !(lacks_memory(self) || lacks_memory(src))))) {
       note_native(counter);
       if (C10_UNLIKELY(!on_host)) {

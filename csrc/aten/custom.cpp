@@ -29,7 +29,7 @@
 #include "aten/pointwise.h"
 #include "aten/record_composite.h"
 #include "aten/report.h"
-#include "atlas/op_table.h"
+#include "atlas/op_info.h"
 
 namespace py = pybind11;
 
@@ -253,8 +253,8 @@ void register_kernel(const OperatorHandle& op, DispatchKey key, const Custom& cu
 Op row_named(const std::string& name) {
   static const auto* rows = [] {
     auto* made = new std::unordered_map<std::string, Op>();
-    for (int i = 0; i < kOpCount; ++i) {
-      made->emplace(op_info(static_cast<Op>(i)).name, static_cast<Op>(i));
+    for (size_t i = 0; i < kOpInfos.size(); ++i) {
+      made->emplace(kOpInfos[i].name, static_cast<Op>(i));
     }
     return made;
   }();
@@ -320,7 +320,7 @@ void bind_custom(py::module_& m) {
   // The columns of each row of the op table that Python has a use for.
   m.def("op_rows", [] {
     std::vector<py::dict> rows;
-    for (const OpInfo& info : kOpTable) {
+    for (const OpInfo& info : kOpInfos) {
       std::vector<std::string> derivative;
       for (const char* text : info.derivative) {
         if (text != nullptr) derivative.emplace_back(text);

@@ -17,6 +17,7 @@
 #include "aten/operand.h"
 #include "aten/prepare.h"
 #include "atlas/device.h"
+#include "atlas/op_info.h"
 #include "atlas/program.h"
 
 namespace hologram::aten {

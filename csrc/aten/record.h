@@ -7,6 +7,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include "aten/operand.h"
+#include "atlas/op_info.h"
 #include "atlas/window.h"
 
 namespace hologram::aten {

@@ -15,6 +15,7 @@
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/prepare.h"
+#include "atlas/op_info.h"
 #include "atlas/program.h"
 
 namespace hologram::aten {

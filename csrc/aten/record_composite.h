@@ -12,6 +12,7 @@
 #include "aten/builder.h"
 #include "aten/operand.h"
 #include "atlas/dtype.h"
+#include "atlas/op_info.h"
 #include "atlas/window.h"
 
 namespace hologram::aten {
