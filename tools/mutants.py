@@ -222,7 +222,7 @@ MUTANTS = (
 )
 
 # What the stages run; the first that fails has caught the mutant.
-CORE_TESTS = ("window", "lanes", "overlap", "group")
+CORE_TESTS = ("window", "channels", "overlap", "group")
 PYTHON_TESTS = (
     "test/test_stream.py",
     "test/test_programs.py",

@@ -145,7 +145,7 @@ at::Tensor shared_alias(const at::Tensor& tensor) {
   }
   check_host_addressable(tensor.device().index());
   auto alias = cpu_alias(tensor, [](const at::Tensor& part) { return twin_storage(part); });
-  hologram::device(tensor.device().index()).lanes().fence();
+  hologram::device(tensor.device().index()).channels().fence();
   synchronize_tensor(tensor);
   return alias;
 }
@@ -223,7 +223,7 @@ c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
   const auto device = tensor.device().index();
   const MemoryPool& memory = device_memory(device);
   if (C10_UNLIKELY(memory.has_vendor())) {
-    lent_ = &current_lane(device);
+    lent_ = &current_channel(device);
     return twin_storage(tensor, For::vendor);
   }
   if (C10_LIKELY(memory.host_addressable())) return twin_storage(tensor);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aten/transfer.h"
-#include "atlas/lanes.h"
+#include "atlas/channels.h"
 
 namespace hologram::aten {
 
@@ -85,8 +85,8 @@ class AliasFrame {
   c10::SmallVector<Argument, 4> arguments_;
   c10::SmallVector<Mapped, 2> mapped_;  // storages of results and of sparse arguments' members
   std::vector<Image> images_;
-  Lane* lent_ = nullptr;  // whose queue is lent to the vendor's kernels
-  Ticket launched_ = 0;   // what they have done by
+  Channel* lent_ = nullptr;  // whose queue is lent to the vendor's kernels
+  Ticket launched_ = 0;      // what they have done by
 };
 
 }  // namespace hologram::aten

@@ -275,7 +275,7 @@ void bind(py::module_& m) {
 
   m.def(
       "flush",
-      [](int64_t index) { hologram::device(checked(index)).lanes().flush(FlushReason::user); },
+      [](int64_t index) { hologram::device(checked(index)).channels().flush(FlushReason::user); },
       py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_tensor", &synchronize_tensor, py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_storage", [](const py::object& untyped) {
@@ -302,7 +302,7 @@ void bind(py::module_& m) {
       "flush_current",
       [] {
         if (is_initialized() && !in_forked_child()) {
-          hologram::device(check_device(-1)).lanes().flush(FlushReason::user);
+          hologram::device(check_device(-1)).channels().flush(FlushReason::user);
         }
       },
       py::call_guard<py::gil_scoped_release>());
@@ -311,9 +311,9 @@ void bind(py::module_& m) {
   m.def("contracting", &Window::contracting);
   m.def("set_contracting", &Window::set_contracting);
   m.def("reset_stream_stats",
-        [](int64_t index) { hologram::device(checked(index)).lanes().reset_stats(); });
+        [](int64_t index) { hologram::device(checked(index)).channels().reset_stats(); });
   m.def("stream_stats", [](int64_t index) {
-    const WindowStats stats = hologram::device(checked(index)).lanes().stats();
+    const WindowStats stats = hologram::device(checked(index)).channels().stats();
     std::vector<std::pair<std::string, uint64_t>> rows{{"recorded", stats.recorded},
                                                        {"executed", stats.executed},
                                                        {"failed", stats.failed},

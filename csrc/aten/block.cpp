@@ -147,11 +147,11 @@ void release_device_bytes(void* context) {
 // it gives up, it has what is recorded executed: instructions hold blocks that the user has freed.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
-  Lanes& lanes = hologram::device(device).lanes();
+  Channels& channels = hologram::device(device).channels();
   while (true) {
-    const bool hopeless = lanes.empty();
+    const bool hopeless = channels.empty();
     try {
-      return allocate(lanes);
+      return allocate(channels);
     } catch (const OutOfMemory& error) {
       if (hopeless && memory_traced()) {
         trace_out_of_memory(device, error.requested);
@@ -160,7 +160,7 @@ auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
                        hologram_device(device), ".");
     }
     device_memory(device).forget_refusal();
-    lanes.flush(FlushReason::memory);
+    channels.flush(FlushReason::memory);
   }
 }
 
@@ -181,8 +181,9 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& t
 }
 
 Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  const Allocation taken = or_out_of_memory(
-      device, [&](Lanes& lanes) { return pool.allocate(nbytes, current_queue(lanes, device)); });
+  const Allocation taken = or_out_of_memory(device, [&](Channels& channels) {
+    return pool.allocate(nbytes, current_queue(channels, device));
+  });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -222,7 +223,7 @@ class ResultAllocator final : public c10::Allocator {
     c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
     // A kernel is about to write it.
     if (C10_UNLIKELY(device_memory(index).has_vendor())) {
-      Queue& queue = *current_lane(index).queue;
+      Queue& queue = *current_channel(index).queue;
       if (taken.fence.queue != &queue && taken.fence.outstanding()) queue.wait_for(taken.fence);
       queue.lend();
     } else {
@@ -273,7 +274,7 @@ Block* claim_result_block(c10::StorageImpl* cpu, c10::DeviceIndex device) {
 Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Limit limit) {
   auto& memory = device_memory(device);
   if (limit == Limit::holds) {
-    or_out_of_memory(device, [&](Lanes&) { memory.admit_foreign(nbytes); });
+    or_out_of_memory(device, [&](Channels&) { memory.admit_foreign(nbytes); });
   } else {
     memory.note_foreign(static_cast<ptrdiff_t>(nbytes));
   }
@@ -290,9 +291,9 @@ Block* make_foreign_block(c10::DeviceIndex device, void* data, size_t nbytes, Li
 // What is recorded of a new Block's bytes under other storages runs; what will be runs at once.
 void synchronize_below(const Block& block) {
   if (!block.overlay) return;
-  Lanes& lanes = device_owning(block.data)->lanes();
-  lanes.fence();
-  lanes.finish(FlushReason::read);
+  Channels& channels = device_owning(block.data)->channels();
+  channels.fence();
+  channels.finish(FlushReason::read);
 }
 
 // A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
@@ -398,7 +399,7 @@ void synchronize_storage(c10::StorageImpl* storage) {
 
 void synchronize_shared(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
-    hologram::device(block->device).lanes().fence();
+    hologram::device(block->device).channels().fence();
     Window::finish(*block);
   }
 }
@@ -469,8 +470,8 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
 
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {
   auto& pool = device_memory(device);
-  const auto taken =
-      or_out_of_memory(device, [&](Lanes&) { return pool.allocate_in_class(class_index, nbytes); });
+  const auto taken = or_out_of_memory(
+      device, [&](Channels&) { return pool.allocate_in_class(class_index, nbytes); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
@@ -511,9 +512,9 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
     block = block_of(impl->data_ptr());
   }
   if (whom == For::vendor) {
-    Lane& lane = current_lane(block->device);
-    lane.window.begin_use(*block, FlushReason::kernel);
-    lane.queue->lend();
+    Channel& channel = current_channel(block->device);
+    channel.window.begin_use(*block, FlushReason::kernel);
+    channel.queue->lend();
   } else {
     Window::finish(*block);
   }

@@ -29,7 +29,7 @@ class Builder {
   View apply(Op op, std::span<const View> in);
   View apply(Op op, std::initializer_list<View> in) { return apply(op, {in.begin(), in.size()}); }
 
-  bool integral() const { return class_of(compute_) == ComputeClass::i64; }
+  bool integral() const { return compute_type_of(compute_) == ComputeType::i64; }
 
   // What follows is computed in another dtype, over another number of elements.
   void enter(DType compute, int64_t count) {

@@ -53,7 +53,7 @@ void start_capture(c10::DeviceIndex device, std::vector<std::string> skipped) {
   skipped_folders() = std::move(skipped);
   Window::set_locate(&locate);
   const py::gil_scoped_release release;
-  hologram::device(device).lanes().start_capture();
+  hologram::device(device).channels().start_capture();
 }
 
 py::list end_capture(c10::DeviceIndex device) {
@@ -61,14 +61,14 @@ py::list end_capture(c10::DeviceIndex device) {
   uint64_t end = 0;  // the first one that only the end has flushed
   {
     const py::gil_scoped_release release;
-    Lanes& lanes = hologram::device(device).lanes();
+    Channels& channels = hologram::device(device).channels();
     end = next_flush_number();
     try {
-      lanes.flush(FlushReason::user);
+      channels.flush(FlushReason::user);
     } catch (const std::exception&) {
       // Raised where the values are read.
     }
-    flushed = lanes.end_capture();
+    flushed = channels.end_capture();
   }
   py::list result;
   for (Flushed& flush : flushed) {

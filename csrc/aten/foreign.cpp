@@ -150,7 +150,7 @@ class Guards {
     for (int index = 0; index < hologram::device_count(); ++index) {
       if (Device* device = device_if_used(index)) {
         try {
-          device->lanes().finish(FlushReason::read);
+          device->channels().finish(FlushReason::read);
         } catch (const std::exception&) {
           // Raised where the values are read.
         }

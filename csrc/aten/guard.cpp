@@ -75,11 +75,11 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override {
     check_stream(stream);
-    return hologram::device(stream.device_index()).lanes().idle(stream.id());
+    return hologram::device(stream.device_index()).channels().idle(stream.id());
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     check_stream(stream);
-    hologram::device(stream.device_index()).lanes().synchronize(stream.id());
+    hologram::device(stream.device_index()).channels().synchronize(stream.id());
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     hologram::device(check_device(index)).synchronize();

@@ -39,7 +39,7 @@ void set_sync_debug_mode(int mode) {
 void flush_all() {
   if (!is_initialized() || in_forked_child()) return;
   for (int index = 0; index < device_count(); ++index) {
-    if (Device* device = device_if_used(index)) device->lanes().flush(FlushReason::user);
+    if (Device* device = device_if_used(index)) device->channels().flush(FlushReason::user);
   }
 }
 

@@ -26,11 +26,11 @@ T number_as(const at::Scalar& number) {
                                   : static_cast<T>(number.toLong());
 }
 
-// The bits of a number in the class in which groups compute for `dtype`.
+// The bits of a number in the type in which groups compute for `dtype`.
 inline uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it_is) {
   uint64_t bits = 0;
-  switch (class_of(dtype)) {
-    case ComputeClass::f32: {
+  switch (compute_type_of(dtype)) {
+    case ComputeType::f32: {
       auto value =
           dtype == DType::b8 ? static_cast<float>(number.to<bool>()) : number_as<float>(number);
       if (dtype == DType::bf16 && !as_it_is) value = static_cast<c10::BFloat16>(value);
@@ -38,12 +38,12 @@ inline uint64_t immediate_bits(const at::Scalar& number, DType dtype, bool as_it
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
-    case ComputeClass::f64: {
+    case ComputeType::f64: {
       const auto value = number_as<double>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
     }
-    case ComputeClass::i64: {
+    case ComputeType::i64: {
       const auto value = number_as<int64_t>(number);
       std::memcpy(&bits, &value, sizeof value);
       break;
@@ -65,7 +65,7 @@ inline bool is_plain_number(const at::Scalar& number) {
 // the business of torch's kernels.
 inline bool has_value(const at::Scalar& number, DType dtype) {
   if (!is_plain_number(number)) return false;
-  if (class_of(dtype) == ComputeClass::i64) {
+  if (compute_type_of(dtype) == ComputeType::i64) {
     if (!number.isIntegral(/*includeBool=*/true)) return false;
     const int64_t value = number.toLong();
     return dtype == DType::i64 || value == static_cast<int32_t>(value);

@@ -100,7 +100,7 @@ struct PinnedImpl final : at::CachingHostAllocatorImpl<c10::Stream, Fence> {
   }
   // What uses the memory has been enqueued already.
   void record_stream(std::optional<std::vector<Fence>>& fences, c10::Stream stream) override {
-    Queue& queue = *hologram::device(stream.device_index()).lanes().of(stream.id()).queue;
+    Queue& queue = *hologram::device(stream.device_index()).channels().of(stream.id()).queue;
     fences->push_back({&queue, queue.last()});
   }
   bool query_event(Fence& fence) override { return !fence.outstanding(); }

@@ -187,7 +187,7 @@ bool record_copy(const Tensor& out, const Tensor& src) {
   if (written == nullptr || read == nullptr) {
     return false;
   }
-  // The class of the source computes, and the store converts: as Tensor.to does.
+  // The compute type of the source computes, and the store converts: as Tensor.to does.
   const Operands operands{kCopy,
                           *from == DType::b8 ? *to : *from,
                           1,

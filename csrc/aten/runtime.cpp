@@ -44,7 +44,7 @@ struct HologramAllocator final : c10::DeviceAllocator {
       std::memcpy(dest, src, count);
     } else {
       device->synchronize();
-      Queue& queue = *device->lanes().first().queue;
+      Queue& queue = *device->channels().first().queue;
       queue.wait(queue.copy(dest, src, count, Direction::on_device));
     }
   }
@@ -98,7 +98,7 @@ MemoryPool& device_memory(c10::DeviceIndex index) {
 void empty_caches() {
   for (int index = 0; index < device_count(); ++index) {
     if (Device* const used = device_if_used(index)) {
-      used->lanes().flush(FlushReason::memory);  // it holds blocks that tensors have freed
+      used->channels().flush(FlushReason::memory);  // it holds blocks that tensors have freed
       used->memory().trim();
       used->drop_plans();
     }

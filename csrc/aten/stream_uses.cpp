@@ -19,7 +19,7 @@ void StreamUses::add(int device, StreamId stream) {
 }
 
 void StreamUses::end(int device) noexcept {
-  if (hologram::device(device).lanes().several()) {
+  if (hologram::device(device).channels().several()) {
     submit();
   } else {
     wait();
@@ -42,14 +42,14 @@ void StreamUses::wait() noexcept {
 void StreamUses::submit() noexcept {
   if (in_forked_child()) return;  // nothing is enqueued there
   for (const auto& [index, stream] : streams_) {
-    Lane* const lane = hologram::device(index).lanes().if_used(stream);
-    if (lane == nullptr) continue;
+    Channel* const channel = hologram::device(index).channels().if_used(stream);
+    if (channel == nullptr) continue;
     try {
-      lane->window.flush(FlushReason::stream);
+      channel->window.flush(FlushReason::stream);
     } catch (const std::exception&) {
       // Likewise.
     }
-    fences_.add({lane->queue.get(), lane->queue->last()});
+    fences_.add({channel->queue.get(), channel->queue->last()});
   }
 }
 
@@ -62,7 +62,7 @@ void record_use(Block* block, const c10::Stream& stream) {
   check_stream(stream);
   const auto device = stream.device_index();
   // Where nothing runs after the call that enqueues it, nothing is to be waited for.
-  if (block == nullptr || !hologram::device(device).lanes().several()) return;
+  if (block == nullptr || !hologram::device(device).channels().several()) return;
   static std::mutex mutex;  // of all blocks: uses are rare
   const std::lock_guard lock(mutex);
   if (block->uses == nullptr) block->uses = std::make_unique<StreamUses>();

@@ -22,11 +22,11 @@ char* at_offset(c10::StorageImpl* storage, size_t offset) {
 // Enqueues a copy that touches a block after all that is recorded and queued on it.
 void transfer(Block& block, void* to, const void* from, size_t nbytes, Direction direction,
               Until until) {
-  Lane& lane = current_lane(block.device);
-  lane.window.begin_use(block);
-  const Ticket ticket = lane.queue->copy(to, from, nbytes, direction);
-  lane.window.end_use(block, ticket);
-  if (until == Until::done) lane.queue->wait(ticket);
+  Channel& channel = current_channel(block.device);
+  channel.window.begin_use(block);
+  const Ticket ticket = channel.queue->copy(to, from, nbytes, direction);
+  channel.window.end_use(block, ticket);
+  if (until == Until::done) channel.queue->wait(ticket);
 }
 
 bool is_host_addressable(const Block& block) {
@@ -92,7 +92,7 @@ void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from
     Window::finish(*written);
     read_storage(from, from_offset, nbytes, at_offset(to, to_offset));
   } else if (read->device == written->device) {
-    Window& window = current_lane(read->device).window;
+    Window& window = current_channel(read->device).window;
     window.begin_use(*read);
     transfer(*written, at_offset(to, to_offset), at_offset(from, from_offset), nbytes,
              Direction::on_device, Until::enqueued);

@@ -18,11 +18,11 @@ Special special_of(const Expression& e, uint16_t node) {
 bool is_identity(const Expression& e, const OpInfo& info, uint16_t node) {
   if (!info.has_identity()) return false;
   // Where denormals are taken for zeros x * 1 makes a zero of one.
-  if (e.program.float_mode != 0 && e.compute_class != ComputeClass::i64) return false;
+  if (e.program.float_mode != 0 && e.compute_type != ComputeType::i64) return false;
   const Special special = special_of(e, node);
   if (info.identity == 1) return special == Special::one;
   if (info.identity != 0) return false;
-  if (e.compute_class == ComputeClass::i64) return special == Special::zero;
+  if (e.compute_type == ComputeType::i64) return special == Special::zero;
   return special == (std::signbit(info.identity) ? Special::negative_zero : Special::zero);
 }
 
@@ -112,7 +112,7 @@ void order_operands(Node& node) {
 }
 
 void contract(Group& group) {
-  const DType own = group.compute_class == ComputeClass::f64 ? DType::f64 : DType::f32;
+  const DType own = group.compute_type == ComputeType::f64 ? DType::f64 : DType::f32;
   const std::vector<Node> nodes = std::move(group.nodes);
   const auto is = [&](const Node& node, Op op) {
     return node.kind == NodeKind::compute && node.op == op && node.dtype == own;

@@ -20,7 +20,7 @@ struct Expression {
   std::span<const Node> nodes;
   std::span<const uint16_t> immediates;  // the program's number of each of the group's
   const Program& program;
-  ComputeClass compute_class;
+  ComputeType compute_type;
 };
 
 // The node that op(operands) is equal to, if there is one already.

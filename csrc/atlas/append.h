@@ -77,7 +77,7 @@ inline uint16_t OpenProgram::space_of(int64_t count) {
 }
 
 inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
-  const ComputeClass compute = class_of(dtype);
+  const ComputeType compute = compute_type_of(dtype);
   return static_cast<Source>(kImmediate | immediates_.find_or_add(program, bits, compute));
 }
 

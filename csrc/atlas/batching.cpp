@@ -12,7 +12,7 @@ namespace hologram {
 namespace {
 
 std::string signature(const Group& group) {
-  std::string text(1, static_cast<char>(group.compute_class));
+  std::string text(1, static_cast<char>(group.compute_type));
   const auto append = [&](const auto& items) {
     for (const auto& item : items) {
       text.append(reinterpret_cast<const char*>(&item), sizeof item);

@@ -14,15 +14,15 @@ Plan plan_of(const Program& program) {
 
 }  // namespace
 
-ComputeClass class_of(DType dtype) noexcept {
+ComputeType compute_type_of(DType dtype) noexcept {
   switch (dtype) {
-    case DType::f64: return ComputeClass::f64;
+    case DType::f64: return ComputeType::f64;
     case DType::i64:
     case DType::i32:
     case DType::i16:
     case DType::i8:
-    case DType::u8: return ComputeClass::i64;
-    default: return ComputeClass::f32;
+    case DType::u8: return ComputeType::i64;
+    default: return ComputeType::f32;
   }
 }
 

@@ -61,7 +61,7 @@ inline constexpr size_t kMostOperands = 24;
 
 Plan canonicalise(const Program& program);
 
-ComputeClass class_of(DType dtype) noexcept;
+ComputeType compute_type_of(DType dtype) noexcept;
 
 // How often each operand of a group is gone through: once where it is loaded or stored, twice where
 // it is both.
@@ -69,9 +69,9 @@ std::vector<uint8_t> traversals(const Group& group);
 
 // One pass for people to read, and what it moves.
 struct PassText {
-  std::string space;               // class and elements, "f32[1000]" or "f32[9] to f32[4096]"
-  size_t tensors = 1;              // groups that run in this pass
-  size_t loaded = 0, stored = 0;   // bytes
+  std::string space;              // compute type and elements, "f32[1000]" or "f32[9] to f32[4096]"
+  size_t tensors = 1;             // groups that run in this pass
+  size_t loaded = 0, stored = 0;  // bytes
   std::vector<std::string> lines;  // the code, with the operands of the first group
 };
 std::vector<PassText> describe(const Plan& plan, const Program& program);

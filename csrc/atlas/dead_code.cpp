@@ -47,7 +47,7 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
   member.space = draft.space;
   member.shape = 0;
   Group& group = batch.group;
-  group.compute_class = draft.compute_class;
+  group.compute_type = draft.compute_type;
   std::vector<uint16_t> renamed(draft.nodes.size());
   const auto operand = [&](uint16_t access) {
     const uint16_t index = operand_of(member.accesses, access);

@@ -36,10 +36,10 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
       backend_(std::move(backend)),
       memory_(*backend_, memory_limit, config().poison_freed),
       plans_(*backend_),
-      lanes_(*backend_, plans_, memory_) {}
+      channels_(*backend_, plans_, memory_) {}
 
 void Device::drop_plans() {
-  lanes_.drop_plans();
+  channels_.drop_plans();
   plans_.clear();
 }
 
@@ -110,7 +110,7 @@ void lock_devices_for_fork() noexcept {
   making.lock();
   for (auto& slot : devices) {
     if (Device* made = slot.load(std::memory_order_acquire)) {
-      made->lanes().lock_for_fork();
+      made->channels().lock_for_fork();
       made->plans().lock_for_fork();
       made->memory().lock_for_fork();
     }
@@ -122,7 +122,7 @@ void unlock_devices_after_fork() noexcept {
     if (Device* made = slot.load(std::memory_order_acquire)) {
       made->memory().unlock_after_fork();
       made->plans().unlock_after_fork();
-      made->lanes().unlock_after_fork();
+      made->channels().unlock_after_fork();
     }
   }
   making.unlock();

@@ -9,8 +9,8 @@
 #pragma once
 
 #include "atlas/backend.h"
+#include "atlas/channels.h"
 #include "atlas/error.h"
-#include "atlas/lanes.h"
 #include "atlas/memory.h"
 #include "atlas/plan_cache.h"
 #include "atlas/random.h"
@@ -29,15 +29,15 @@ class Device {
   MemoryPool& memory() noexcept { return memory_; }
   PlanCache& plans() noexcept { return plans_; }
   Backend& backend() noexcept { return *backend_; }
-  Lanes& lanes() noexcept { return lanes_; }
+  Channels& channels() noexcept { return channels_; }
   StreamTable& streams() noexcept { return streams_; }
 
   // Of a stream of the device. Throws what making a queue does.
-  Window& window(StreamId stream) { return lanes_.of(stream).window; }
-  Queue& queue(StreamId stream) { return *lanes_.of(stream).queue; }
+  Window& window(StreamId stream) { return channels_.of(stream).window; }
+  Queue& queue(StreamId stream) { return *channels_.of(stream).queue; }
 
   // Returns when all work queued on any stream is done.
-  void synchronize() { lanes_.synchronize(); }
+  void synchronize() { channels_.synchronize(); }
 
   // Gives back the memory of all plans.
   void drop_plans();
@@ -52,7 +52,7 @@ class Device {
   std::unique_ptr<Backend> backend_;
   MemoryPool memory_;
   PlanCache plans_;
-  Lanes lanes_;
+  Channels channels_;
   StreamTable streams_;
 };
 
@@ -86,16 +86,16 @@ int exchange_current_device(int index);  // returns the index before
 
 // Of the calling thread's current stream of a device: what it records belongs there. Throws what
 // device() throws.
-inline Lane& current_lane(int index) {
-  Lanes& lanes = device(index).lanes();
-  return lanes.several() ? lanes.of(current_stream(index)) : lanes.first();
+inline Channel& current_channel(int index) {
+  Channels& channels = device(index).channels();
+  return channels.several() ? channels.of(current_stream(index)) : channels.first();
 }
 inline Window& current_window(int index) {
-  return current_lane(index).window;
+  return current_channel(index).window;
 }
-// Likewise, of the lanes of a device; null where it has one queue for all streams.
-inline Queue* current_queue(Lanes& lanes, int index) {
-  return lanes.several() ? lanes.of(current_stream(index)).queue.get() : nullptr;
+// Likewise, of the channels of a device; null where it has one queue for all streams.
+inline Queue* current_queue(Channels& channels, int index) {
+  return channels.several() ? channels.of(current_stream(index)).queue.get() : nullptr;
 }
 // Used by the fork guard only: takes and releases the locks of every device in order.
 void lock_devices_for_fork() noexcept;

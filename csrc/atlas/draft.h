@@ -25,9 +25,8 @@ constexpr ValueId kNoValue = ~ValueId{0};
 
 // A group while it is put together. Stores are added at the end.
 struct Draft {
-  Draft(ComputeClass compute, uint16_t space_number)
-      : compute_class(compute), space(space_number) {}
-  ComputeClass compute_class;
+  Draft(ComputeType compute, uint16_t space_number) : compute_type(compute), space(space_number) {}
+  ComputeType compute_type;
   uint16_t space;
   uint16_t shape = 0;
   uint16_t turn = 0;

@@ -31,11 +31,11 @@ void Event::record(int device, StreamId stream) {
   }
   check_stream(device, stream);
   Device& marked = hologram::device(device);
-  Lane& lane = marked.lanes().of(stream);
-  lane.window.flush(FlushReason::event);
+  Channel& channel = marked.channels().of(stream);
+  channel.window.flush(FlushReason::event);
   Mark mark;
   if (enable_timing_) mark.moment = marked.backend().make_moment();
-  mark.fence = {lane.queue.get(), lane.queue->record(mark.moment)};
+  mark.fence = {channel.queue.get(), channel.queue->record(mark.moment)};
   {
     const std::lock_guard guard(lock_);
     mark_ = std::move(mark);
@@ -60,10 +60,10 @@ void Event::wait(int device, StreamId stream) const {
   check_stream(device, stream);
   const Fence fence = mark().fence;
   if (!fence.outstanding()) return;
-  Lane& lane = hologram::device(device).lanes().of(stream);
-  if (fence.queue == lane.queue.get()) return;  // what comes later runs later
-  lane.window.flush(FlushReason::event);        // what came before does not wait
-  lane.queue->wait_for(fence);
+  Channel& channel = hologram::device(device).channels().of(stream);
+  if (fence.queue == channel.queue.get()) return;  // what comes later runs later
+  channel.window.flush(FlushReason::event);        // what came before does not wait
+  channel.queue->wait_for(fence);
 }
 
 double Event::elapsed_ms(const Event& end) const {

@@ -49,7 +49,8 @@ class Grouping {
   }
 
   bool fits(const Draft& draft, const Instruction& instruction, uint16_t shape) const {
-    return draft.space == instruction.space && draft.compute_class == class_of(instruction.dtype) &&
+    return draft.space == instruction.space &&
+           draft.compute_type == compute_type_of(instruction.dtype) &&
            (shape == 0 || draft.shape == 0 || draft.shape == shape) &&
            draft.nodes.size() + 8 <= kMostNodes && draft.accesses.size() + 4 <= kMostOperands;
   }
@@ -64,7 +65,7 @@ class Grouping {
   bool merge(size_t from, size_t into) {
     Draft& source = result_.groups[from];
     Draft& target = result_.groups[into];
-    if (source.space != target.space || source.compute_class != target.compute_class ||
+    if (source.space != target.space || source.compute_type != target.compute_type ||
         (source.shape != 0 && target.shape != 0 && source.shape != target.shape) ||
         source.nodes.size() + target.nodes.size() + 8 > kMostNodes ||
         source.accesses.size() + target.accesses.size() + 4 > kMostOperands) {
@@ -101,7 +102,7 @@ class Grouping {
     target.followers.insert(target.followers.end(), source.followers.begin(),
                             source.followers.end());
     if (target.shape == 0) target.shape = source.shape;
-    source = Draft(source.compute_class, source.space);
+    source = Draft(source.compute_type, source.space);
     source.merged_into = into;
     return true;
   }
@@ -247,16 +248,16 @@ class Grouping {
     return load(group, source, dtype, id != kNoValue ? std::vector<ValueId>{id} : stored(source));
   }
 
-  // A value of dtype `from` as one of dtype `to` of the same class.
+  // A value of dtype `from` as one of dtype `to` of the same compute type.
   uint16_t converted(Draft& draft, uint16_t node, DType from, DType to) {
     const bool exact = from == to || from == DType::b8 ||
                        (to == DType::f32 && (from == DType::bf16 || from == DType::f16)) ||
-                       (to == DType::i64 && class_of(from) == ComputeClass::i64);
+                       (to == DType::i64 && compute_type_of(from) == ComputeType::i64);
     return exact ? node : emit(draft, {NodeKind::cast, Op{}, to, node});
   }
 
   uint16_t compute(Draft& draft, Op op, DType dtype, const std::array<uint16_t, 3>& in) {
-    const Expression expression{draft.nodes, draft.immediates, program_, draft.compute_class};
+    const Expression expression{draft.nodes, draft.immediates, program_, draft.compute_type};
     if (const auto known = simplified(expression, op, dtype, in)) return *known;
     const int arity = op_info(op).arity;
     Node node{NodeKind::compute, op, dtype, in[0]};
@@ -274,7 +275,7 @@ class Grouping {
     std::optional<size_t> chosen = choose(instruction, shape);
     if (!chosen) {
       chosen = result_.groups.size();
-      result_.groups.emplace_back(class_of(instruction.dtype), instruction.space);
+      result_.groups.emplace_back(compute_type_of(instruction.dtype), instruction.space);
       result_.groups.back().turn = turn_;
     }
     const size_t group = *chosen;
@@ -308,8 +309,8 @@ class Grouping {
   void write(size_t group, uint16_t access, uint16_t node, DType dtype) {
     const DType memory = program_.accesses[access].dtype;
     Draft& draft = result_.groups[group];
-    const bool same_class = memory == DType::b8 || class_of(memory) == draft.compute_class;
-    if (memory != dtype && same_class) {
+    const bool same_type = memory == DType::b8 || compute_type_of(memory) == draft.compute_type;
+    if (memory != dtype && same_type) {
       node = converted(draft, node, dtype, memory);
       dtype = memory;
     }
@@ -319,7 +320,7 @@ class Grouping {
     for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;
     AccessState& state = states_[access];
     state.latest = id;
-    state.in_flight = same_class;  // else what is read back has been converted on its way
+    state.in_flight = same_type;  // else what is read back has been converted on its way
     state.touched_in = group;
     // Whoever comes after this store comes after those loads too.
     state.loaded_in.clear();

@@ -3,19 +3,19 @@
 namespace hologram {
 namespace {
 
-// Bits of the class with every NaN as the default one.
-uint64_t default_nan(uint64_t bits, ComputeClass compute) noexcept {
+// Bits of the compute type with every NaN as the default one.
+uint64_t default_nan(uint64_t bits, ComputeType compute) noexcept {
   constexpr uint64_t kFloat = 0x7fc0'0000, kDouble = 0x7ff8'0000'0000'0000;
   switch (compute) {
-    case ComputeClass::f32: return (bits & 0x7fff'ffff) > 0x7f80'0000 ? kFloat : bits;
-    case ComputeClass::f64:
+    case ComputeType::f32: return (bits & 0x7fff'ffff) > 0x7f80'0000 ? kFloat : bits;
+    case ComputeType::f64:
       return (bits & ~(uint64_t{1} << 63)) > 0x7ff0'0000'0000'0000 ? kDouble : bits;
-    case ComputeClass::i64: break;
+    case ComputeType::i64: break;
   }
   return bits;
 }
 
-Special special_of(uint64_t bits, ComputeClass compute) noexcept {
+Special special_of(uint64_t bits, ComputeType compute) noexcept {
   const auto is_one_of = [&](uint64_t zero, uint64_t one, uint64_t sign) {
     return bits == zero           ? Special::zero
            : bits == one          ? Special::one
@@ -24,18 +24,18 @@ Special special_of(uint64_t bits, ComputeClass compute) noexcept {
                                   : Special::none;
   };
   switch (compute) {
-    case ComputeClass::f32: return is_one_of(0, 0x3f80'0000, 0x8000'0000);
-    case ComputeClass::f64: return is_one_of(0, 0x3ff0'0000'0000'0000, uint64_t{1} << 63);
-    case ComputeClass::i64: break;
+    case ComputeType::f32: return is_one_of(0, 0x3f80'0000, 0x8000'0000);
+    case ComputeType::f64: return is_one_of(0, 0x3ff0'0000'0000'0000, uint64_t{1} << 63);
+    case ComputeType::i64: break;
   }
   return bits == 0 ? Special::zero : bits == 1 ? Special::one : Special::none;
 }
 
 }  // namespace
 
-uint16_t Immediates::find_or_add(Program& program, uint64_t bits, ComputeClass compute) {
+uint16_t Immediates::find_or_add(Program& program, uint64_t bits, ComputeType compute) {
   bits = default_nan(bits, compute);
-  // Equal bits of two classes are two values where only one of them is special.
+  // Equal bits of two compute types are two values where only one of them is special.
   const Special special = special_of(bits, compute);
   uint16_t& newest = newest_[bits * 0x9e3779b97f4a7c15u >> 56];
   const size_t count = program.immediates.size();

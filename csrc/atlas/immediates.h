@@ -11,9 +11,9 @@ namespace hologram {
 
 class Immediates {
  public:
-  // The number of an immediate with these bits of the compute class, which a NaN loses: there is
-  // one of each class. Needs capacity in the program's columns and here.
-  uint16_t find_or_add(Program& program, uint64_t bits, ComputeClass compute);
+  // The number of an immediate with these bits of the compute type, which a NaN loses: there is
+  // one of each. Needs capacity in the program's columns and here.
+  uint16_t find_or_add(Program& program, uint64_t bits, ComputeType compute);
 
   void reserve(size_t count) { before_.reserve(count); }
   void clear() noexcept { before_.clear(); }

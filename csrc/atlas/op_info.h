@@ -22,8 +22,8 @@ enum OpFlags : uint8_t {
   kCommutative = 1,  // f(x, y) = f(y, x)
   kIdempotent = 2,   // f(f(x)) = f(x); binary: f(x, x) = x
   kInvolution = 4,   // f(f(x)) = x
-  kPredicate = 8,    // the result is b8: T(1) or T(0) in the class of the operands
-  kCondition = 16,   // the first operand is b8, T(1) or T(0) in the class of the others
+  kPredicate = 8,    // the result is b8: T(1) or T(0) in the compute type of the operands
+  kCondition = 16,   // the first operand is b8, T(1) or T(0) in that of the others
 };
 
 // Dtypes a group computes in f32, rounding each result; and all that order has a meaning for.

@@ -29,7 +29,7 @@ struct Operands {
   int64_t count;                     // elements of the space
   std::span<const int64_t> sizes{};  // needed where a view is strided
   View out;
-  // Each is a view, or with neither block nor temporary an immediate: bits of the compute class in
+  // Each is a view, or with neither block nor temporary an immediate: bits of the compute type in
   // `offset`.
   std::array<View, 3> in;
 };

@@ -53,8 +53,8 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
 std::vector<PassText> describe(const Plan& plan, const Program& program) {
   std::vector<PassText> passes;
   for (const Batch& batch : plan.batches) {
-    constexpr const char* kClasses[] = {"f32", "f64", "i64"};
-    const std::string name = kClasses[static_cast<size_t>(batch.group.compute_class)];
+    constexpr const char* kComputeTypes[] = {"f32", "f64", "i64"};
+    const std::string name = kComputeTypes[static_cast<size_t>(batch.group.compute_type)];
     PassText pass;
     pass.tensors = batch.members.size();
     int64_t smallest = std::numeric_limits<int64_t>::max(), largest = 0;

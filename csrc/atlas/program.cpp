@@ -135,10 +135,10 @@ std::string describe_immediate(uint64_t bits, DType dtype) {
     std::memcpy(&value, &bits, sizeof value);
     return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
   };
-  switch (class_of(dtype)) {
-    case ComputeClass::f32: return shortest(float{});
-    case ComputeClass::f64: return shortest(double{});
-    case ComputeClass::i64: break;
+  switch (compute_type_of(dtype)) {
+    case ComputeType::f32: return shortest(float{});
+    case ComputeType::f64: return shortest(double{});
+    case ComputeType::i64: break;
   }
   return shortest(int64_t{});
 }

@@ -110,7 +110,7 @@ struct Program {
 // or t2 if nobody can read it after the program. "b0+16:f32[4]" are 4 elements from byte 16 of it,
 // "b0:f32[]" is one that is broadcast, "b0:f32[2, 3]{1, 2}" has strides (in elements).
 std::string describe_access(const Program& program, uint16_t access, uint16_t space);
-std::string describe_immediate(uint64_t bits, DType dtype);  // of the class of dtype
+std::string describe_immediate(uint64_t bits, DType dtype);  // of the compute type of dtype
 std::vector<std::string> describe(const Program& program);   // "t1:f32[4] = mul.f32(b0:f32[4], 2)"
 std::string to_string(const Program& program);               // these, one a line
 

@@ -1,8 +1,8 @@
 // Streams: ordered queues of a device.
 //
-// A stream is an id and a priority; what is enqueued on it waits in its lane (atlas/lanes.h). Ids
-// are per device and never reused. Even ids have normal priority (0), odd ids high priority (-1);
-// of each kind the first 32 after the default stream form the shared pool.
+// A stream is an id and a priority; what is enqueued on it waits in its channel (atlas/channels.h).
+// Ids are per device and never reused. Even ids have normal priority (0), odd ids high priority
+// (-1); of each kind the first 32 after the default stream form the shared pool.
 #pragma once
 
 #include <atomic>

@@ -8,8 +8,8 @@
 // `executing_` is held by the thread that runs a program; it is taken before `lock_`, never after.
 // A thread never runs the programs of two windows at once.
 //
-// Windows of one device (atlas/lanes.h) have one `lock_`, so that it guards all that Blocks say. A
-// block waits in one of them at most: the others have that one flushed before they record it. So
+// Windows of one device (atlas/channels.h) have one `lock_`, so that it guards all that Blocks say.
+// A block waits in one of them at most: the others have that one flushed before they record it. So
 // what touches a block is submitted in the order in which it was recorded, and each window has its
 // queue wait for what another queue was given before of the same memory.
 //

@@ -8,9 +8,9 @@
 
 namespace hologram::cpu {
 
-void check(const Group& group, const ClassKernels& kernels) {
+void check(const Group& group, const TypeKernels& kernels) {
   const auto& nodes = group.nodes;
-  const DTypeSet exact = exact_dtypes(group.compute_class);
+  const DTypeSet exact = exact_dtypes(group.compute_type);
   const auto require = [](bool holds, const char* why) {
     if (!holds) throw Error(std::string("cannot compute the group: ") + why);
   };
@@ -25,20 +25,20 @@ void check(const Group& group, const ClassKernels& kernels) {
       require(v < i && nodes[v].kind != NodeKind::store, "an operand is not an earlier value");
     };
     if (node.kind != NodeKind::store) {
-      require((exact & dtype_bit(node.dtype)) != 0, "a dtype outside its compute class");
+      require((exact & dtype_bit(node.dtype)) != 0, "a dtype outside its compute type");
     }
     switch (node.kind) {
       case NodeKind::load: {
         require(node.a < group.operands.size(), "an operand that is not there");
         const DType from = group.operands[node.a].dtype;
         // Through f32 a tiny f64 would become false, a large one another integer.
-        require(group.compute_class != ComputeClass::f32 ||
+        require(group.compute_type != ComputeType::f32 ||
                     (from != DType::f64 && from != DType::i64 && from != DType::i32) ||
                     (dtype_bit(node.dtype) & kReal) != 0,
-                "a conversion that the class cannot hold");
-        require(group.compute_class != ComputeClass::i64 || !(dtype_bit(from) & kReal) ||
+                "a conversion that the compute type cannot hold");
+        require(group.compute_type != ComputeType::i64 || !(dtype_bit(from) & kReal) ||
                     node.dtype != DType::b8,
-                "a conversion that the class cannot hold");
+                "a conversion that the compute type cannot hold");
         break;
       }
       case NodeKind::immediate:
@@ -66,7 +66,7 @@ void check(const Group& group, const ClassKernels& kernels) {
                            : info.arity == 2
                                ? kernels.binary[static_cast<size_t>(node.op)][0] != nullptr
                                : kernels.ternary[static_cast<size_t>(node.op)][0][0][0] != nullptr;
-        require(there, "an operation that its class does not have");
+        require(there, "an operation that its compute type does not have");
         break;
       }
     }

@@ -10,6 +10,6 @@ constexpr int kMaxNodes = 4096;
 
 // Throws Error for a group that breaks the rules of atlas/group.h, or needs a micro-operation that
 // the kernels lack.
-void check(const Group& group, const ClassKernels& kernels);
+void check(const Group& group, const TypeKernels& kernels);
 
 }  // namespace hologram::cpu

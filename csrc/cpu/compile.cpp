@@ -10,7 +10,7 @@
 namespace hologram::cpu {
 namespace {
 
-// Of f32's class, dtypes whose values are clean (cpu/convert.h).
+// Of the compute type f32, dtypes whose values are clean (cpu/convert.h).
 constexpr DTypeSet kClean = dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) |
                             dtype_bit(DType::i16) | dtype_bit(DType::bf16);
 
@@ -53,7 +53,7 @@ std::unique_ptr<CompiledGroup> GroupCompiler::compile() {
 }
 
 // Groups in which everything is a truth value in memory have lanes of their own.
-const ClassKernels& GroupCompiler::choose(const GroupKernels& kernels, const Group& group) {
+const TypeKernels& GroupCompiler::choose(const GroupKernels& kernels, const Group& group) {
   const auto in_memory = [](const Operand& operand) {
     return operand.dtype == DType::b8 && operand.layout != Layout::scalar;
   };
@@ -65,7 +65,7 @@ const ClassKernels& GroupCompiler::choose(const GroupKernels& kernels, const Gro
       std::all_of(group.nodes.begin(), group.nodes.end(), truth)) {
     return kernels.bytes;
   }
-  return kernels.classes[static_cast<size_t>(group.compute_class)];
+  return kernels.types[static_cast<size_t>(group.compute_type)];
 }
 
 int GroupCompiler::arity(const Node& node) {
@@ -436,7 +436,7 @@ void GroupCompiler::finish() {
   auto& out = *out_;
   out.kernels_ = &kernels_;
   out.run_ = run_of(out.code_);
-  out.class_ = group_.compute_class;
+  out.compute_type_ = group_.compute_type;
   out.operands_ = static_cast<int>(group_.operands.size());
   const auto round_up = [](size_t bytes) { return (bytes + 63) & ~size_t{63}; };
   // Two sets of pointers: the operands' and those of a tile that is in scratch.

@@ -25,7 +25,7 @@ struct OperandUse {  // of an operand that is not a scalar
   uint32_t scratch;  // offset in the frame of a tile's elements
 };
 
-struct ClassKernels;  // cpu/kernel_table.h
+struct TypeKernels;  // cpu/kernel_table.h
 
 // A group as code; immutable, usable from any thread.
 class HOLOGRAM_EXPORT CompiledGroup {
@@ -43,9 +43,9 @@ class HOLOGRAM_EXPORT CompiledGroup {
     DType from, to;
   };
 
-  const ClassKernels* kernels_ = nullptr;
+  const TypeKernels* kernels_ = nullptr;
   RunCode run_ = nullptr;
-  ComputeClass class_ = ComputeClass::f32;
+  ComputeType compute_type_ = ComputeType::f32;
   std::vector<MicroOp> code_;
   std::vector<OperandUse> uses_;
   std::vector<ScalarUse> scalars_;
@@ -58,10 +58,11 @@ class HOLOGRAM_EXPORT CompiledGroup {
 // Throws Error for a group that breaks the rules of atlas/group.h or that the CPU cannot compute.
 // `isa` has to be one that this processor has.
 //
-// Values may have the dtypes that their class holds exactly: b8, u8, i8, i16, f16, bf16 and f32 in
-// f32; these, i32 and f64 in f64; b8 and the integers in i64. Operands in memory may have any dtype
-// that is not complex; refused are loads that would pass through the class as another number (i32,
-// i64 or f64 to a value of f32's class that is not real, floats to b8 in i64). At most 4096 nodes.
+// Values may have the dtypes that their compute type holds exactly: b8, u8, i8, i16, f16, bf16 and
+// f32 in f32; these, i32 and f64 in f64; b8 and the integers in i64. Operands in memory may have
+// any dtype that is not complex; refused are loads that would pass through the compute type as
+// another number (i32, i64 or f64 to a value of the compute type f32 that is not real, floats to b8
+// in i64). At most 4096 nodes.
 HOLOGRAM_EXPORT std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
 
 // Runs the group with each of the bindings, in any order and at the same time: they may not touch

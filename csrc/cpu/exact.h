@@ -6,15 +6,15 @@
 
 namespace hologram::cpu {
 
-// Dtypes whose every value a class represents.
-inline DTypeSet exact_dtypes(ComputeClass compute_class) {
+// Dtypes whose every value a compute type represents.
+inline DTypeSet exact_dtypes(ComputeType compute_type) {
   constexpr DTypeSet small =
       dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) | dtype_bit(DType::i16);
   constexpr DTypeSet f32 = small | kHalves | dtype_bit(DType::f32);
-  switch (compute_class) {
-    case ComputeClass::f32: return f32;
-    case ComputeClass::f64: return f32 | dtype_bit(DType::i32) | dtype_bit(DType::f64);
-    case ComputeClass::i64: break;
+  switch (compute_type) {
+    case ComputeType::f32: return f32;
+    case ComputeType::f64: return f32 | dtype_bit(DType::i32) | dtype_bit(DType::f64);
+    case ComputeType::i64: break;
   }
   return small | kIntegral;
 }

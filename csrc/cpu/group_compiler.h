@@ -23,7 +23,7 @@ class GroupCompiler {
   // How an operation can read a value beside the accumulator.
   enum class Place : uint8_t {
     nowhere,  // not computed yet, or in the accumulator only
-    memory,   // the class's dtype
+    memory,   // the compute type's dtype
     bf16,
     f16,
     splat,
@@ -41,7 +41,7 @@ class GroupCompiler {
     int32_t first_store = -1;  // of the list through next_store_
   };
 
-  static const ClassKernels& choose(const GroupKernels& kernels, const Group& group);
+  static const TypeKernels& choose(const GroupKernels& kernels, const Group& group);
   static size_t index(Op op) { return static_cast<size_t>(op); }
   static int arity(const Node& node);
   static uint16_t argument(const Node& node, int k);
@@ -103,7 +103,7 @@ class GroupCompiler {
   void finish();
 
   const Group& group_;
-  const ClassKernels& kernels_;
+  const TypeKernels& kernels_;
   const DType own_;
   std::unique_ptr<CompiledGroup> out_;
   std::vector<Value> values_;

@@ -130,10 +130,10 @@ GroupRun::Member GroupRun::set_up(size_t index, char* frame) const {
     const auto& use = group_.scalars_[i];
     const void* x = binding.operands[use.operand];
     uint64_t bits = 0;
-    switch (group_.class_) {
-      case ComputeClass::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
-      case ComputeClass::f64: bits = scalar_bits<double>(x, use.from, use.to); break;
-      case ComputeClass::i64: bits = scalar_bits<int64_t>(x, use.from, use.to); break;
+    switch (group_.compute_type_) {
+      case ComputeType::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
+      case ComputeType::f64: bits = scalar_bits<double>(x, use.from, use.to); break;
+      case ComputeType::i64: bits = scalar_bits<int64_t>(x, use.from, use.to); break;
     }
     std::memcpy(bases[n + 2] + 8 * i, &bits, sizeof bits);
   }

@@ -79,8 +79,8 @@ class GroupRun {
 
   const CompiledGroup& group_;
   const std::span<const Binding> bindings_;
-  const ClassKernels& kernels_;
-  const long size_;  // of the class's elements
+  const TypeKernels& kernels_;
+  const long size_;  // of the compute type's elements
   const int64_t chunk_elements_;
   FloatMode mode_ = 0;  // of the calling thread
   int64_t chunks_ = 0;  // of all members

@@ -10,8 +10,8 @@ namespace hologram::cpu {
 // Forms of the operand beside the accumulator; kSwapped + form: it is the first operand.
 enum Form { kMemory, kSplat, kSelf, kMemoryBf16, kMemoryF16, kSwapped, kFormCount = 2 * kSwapped };
 
-// Two operands that are not the accumulator: memory of the class's dtype (M), bf16 (B) or f16 (H),
-// or a splat (S).
+// Two operands that are not the accumulator: memory of the compute type's dtype (M), bf16 (B) or
+// f16 (H), or a splat (S).
 enum Pair { kMM, kMS, kSM, kBB, kBS, kSB, kHH, kHS, kSH, kPairCount };
 
 // Operands of a ternary operation beside the accumulator.
@@ -36,9 +36,9 @@ struct Loop {
 };
 
 // The micro-operations of one compute type.
-struct ClassKernels {
+struct TypeKernels {
   int lanes;  // elements of a tile
-  DType own;  // the dtype of the class
+  DType own;  // the dtype of the compute type
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;
   AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
@@ -58,8 +58,8 @@ struct ClassKernels {
 };
 
 struct GroupKernels {
-  ClassKernels classes[3];  // by ComputeClass
-  ClassKernels bytes;       // of groups in which everything is b8, in lanes of a byte
+  TypeKernels types[3];  // by ComputeType
+  TypeKernels bytes;     // of groups in which everything is b8, in lanes of a byte
 };
 
 const GroupKernels& baseline_kernels();

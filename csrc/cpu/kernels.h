@@ -10,7 +10,7 @@
 namespace hologram::cpu {
 
 template <class T, int W>
-void make_kernels_of(ClassKernels& kernels) {
+void make_kernels_of(TypeKernels& kernels) {
   kernels = MicroOps<T, W>::make();
   // Machines with the baseline alone are few, and compilation takes time.
   if constexpr (W > 16) Loops<T, W>::add(kernels);
@@ -18,9 +18,9 @@ void make_kernels_of(ClassKernels& kernels) {
 
 template <int W>
 void make_kernels(GroupKernels& kernels) {
-  make_kernels_of<float, W>(kernels.classes[static_cast<size_t>(ComputeClass::f32)]);
-  make_kernels_of<double, W>(kernels.classes[static_cast<size_t>(ComputeClass::f64)]);
-  make_kernels_of<int64_t, W>(kernels.classes[static_cast<size_t>(ComputeClass::i64)]);
+  make_kernels_of<float, W>(kernels.types[static_cast<size_t>(ComputeType::f32)]);
+  make_kernels_of<double, W>(kernels.types[static_cast<size_t>(ComputeType::f64)]);
+  make_kernels_of<int64_t, W>(kernels.types[static_cast<size_t>(ComputeType::i64)]);
   make_kernels_of<uint8_t, W>(kernels.bytes);
 }
 

@@ -109,20 +109,20 @@ struct Loops {
   }
 
   template <class... Steps>
-  static void add_run(ClassKernels& kernels, RunCode run) {
+  static void add_run(TypeKernels& kernels, RunCode run) {
     static_assert(sizeof...(Steps) <= Loop::kMost);
-    if (kernels.loop_count == ClassKernels::kMostLoops) __builtin_trap();
+    if (kernels.loop_count == TypeKernels::kMostLoops) __builtin_trap();
     Loop& added = kernels.loops[kernels.loop_count++];
     ((added.code[added.length++] = Ops::template code_of<Steps>()), ...);
     added.run = run;
   }
   template <class... Steps>
-  static void add_loop(ClassKernels& kernels) {
+  static void add_loop(TypeKernels& kernels) {
     if constexpr (!(Steps::kRolled || ...)) add_run<Steps...>(kernels, loop<Steps...>);
   }
   // A row on memory of `dtype`, which is M to an operation.
   template <class Row, DType dtype, class M, class Stored>
-  static void add_unary_or_pair(ClassKernels& kernels) {
+  static void add_unary_or_pair(TypeKernels& kernels) {
     if constexpr (Row::kInfo.arity == 1) {
       add_loop<Load<dtype>, Operate<Row, 0, FromSelf, FromSelf>, Stored>(kernels);
     } else if constexpr (Row::kInfo.cost == Cost::arithmetic) {
@@ -133,7 +133,7 @@ struct Loops {
   }
   // The same beside numbers.
   template <class Row, DType dtype, class M, class Stored>
-  static void add_with_splat(ClassKernels& kernels) {
+  static void add_with_splat(TypeKernels& kernels) {
     if constexpr (Row::kInfo.cost == Cost::arithmetic) {
       add_loop<Start<Row, M, FromSplat>, Stored>(kernels);
       add_loop<Start<Row, FromSplat, M>, Stored>(kernels);
@@ -145,7 +145,7 @@ struct Loops {
     }
   }
   template <class Row>
-  static void add_loops(ClassKernels& kernels) {
+  static void add_loops(TypeKernels& kernels) {
     using F32 = Store<DType::f32>;
     using B8 = Store<DType::b8>;
     using Bf16Memory = FromMemory<DType::bf16>;
@@ -172,7 +172,7 @@ struct Loops {
   }
   // What torch has as one operation, as its composite (aten/composites.cpp) comes out compiled.
   template <DType dtype, class M, class Stored>
-  static void add_composites(ClassKernels& kernels) {
+  static void add_composites(TypeKernels& kernels) {
     using S = FromSplat;
     using Self = FromSelf;
     using Loaded = Load<dtype>;
@@ -198,7 +198,7 @@ struct Loops {
              Operate<group_row_mul, 1, M, Self>, Stored>(kernels);
   }
   // Copies, and what changes bits only.
-  static void add_moves(ClassKernels& kernels) {
+  static void add_moves(TypeKernels& kernels) {
     add_loop<Load<kOwn>, Store<kOwn>>(kernels);
     if constexpr (std::is_same_v<T, float>) {
       using Neg = Operate<group_row_neg, 0, FromSelf, FromSelf>;
@@ -226,7 +226,7 @@ struct Loops {
     }
   }
 
-  static void add(ClassKernels& kernels) {
+  static void add(TypeKernels& kernels) {
     add_moves(kernels);
 #define HOLOGRAM_X(name, ...) add_loops<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)

@@ -260,7 +260,7 @@ struct MicroOps {
   using Memory = FromMemory<kOwn>;
 
   template <class Row>
-  static void add_row(ClassKernels& kernels) {
+  static void add_row(TypeKernels& kernels) {
     constexpr size_t op = static_cast<size_t>(Row::kOp);
     if constexpr ((Row::kInfo.dtypes & (dtype_bit(kOwn) | dtype_bit(DType::b8))) == 0) {
       return;
@@ -323,7 +323,7 @@ struct MicroOps {
   }
   // What takes more than one operand from memory, or rounds to bf16.
   template <class Row>
-  static void add_arithmetic(ClassKernels& kernels) {
+  static void add_arithmetic(TypeKernels& kernels) {
     constexpr bool arithmetic = Row::kInfo.cost == Cost::arithmetic && !std::is_same_v<T, uint8_t>;
     if constexpr (arithmetic && Row::kInfo.supports(kOwn)) {
       add_pairs<Row, Memory, kOwn, AsItIs>(kernels.plain, kMM);
@@ -338,7 +338,7 @@ struct MicroOps {
     }
   }
   template <DType dtype>
-  static void add_dtype(ClassKernels& kernels) {
+  static void add_dtype(TypeKernels& kernels) {
     kernels.load[static_cast<size_t>(dtype)] = code_of<Load<dtype>>();
     kernels.store[static_cast<size_t>(dtype)] = code_of<Store<dtype>>();
     kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
@@ -360,8 +360,8 @@ struct MicroOps {
     }
   }
 
-  static ClassKernels make() {
-    ClassKernels kernels{};
+  static TypeKernels make() {
+    TypeKernels kernels{};
     kernels.lanes = kLanes;
     kernels.own = kOwn;
     kernels.load_splat = code_of<LoadSplat>();

@@ -9,7 +9,7 @@
 
 namespace hologram::cpu {
 
-// Bits of `x` in the class's representation, rounded to `to`.
+// Bits of `x` in the compute type's representation, rounded to `to`.
 template <class T>
 uint64_t scalar_bits(const void* x, DType from, DType to) {
   T value{};

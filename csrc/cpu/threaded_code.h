@@ -16,7 +16,7 @@ struct Reference {
   int32_t pointer, offset, mask;
 };
 
-using AnyCode = void (*)();  // in truth a function over the class's vectors
+using AnyCode = void (*)();  // in truth a function over the compute type's vectors
 
 struct MicroOp {
   AnyCode code;
@@ -30,7 +30,7 @@ struct Prefetch {
   long distance;
 };
 
-// Runs code over tiles from byte `begin` of the class's elements to `end`.
+// Runs code over tiles from byte `begin` of the compute type's elements to `end`.
 using RunCode = void (*)(const MicroOp* code, char* const* bases, long begin, long end,
                          const Prefetch* prefetches, int prefetch_count);
 

@@ -192,7 +192,7 @@ void chain(const char* name, Write write, int operands,
            void (*hand)(void* const*, const float*, long), std::vector<float> scalars) {
   for (const long n : {16'000L, 1'000'000L, 10'000'000L}) {
     Builder b{{}, D};
-    b.group.compute_class = ComputeClass::f32;
+    b.group.compute_type = ComputeType::f32;
     write(b);
     const auto code = compile(b.group);
     std::vector<std::vector<Element<D>>> memory[2];
@@ -237,7 +237,7 @@ void chains() {
 void overhead() {
   for (const int nodes : {10, 60}) {
     Builder b{{}, DType::f32};
-    b.group.compute_class = ComputeClass::f32;
+    b.group.compute_type = ComputeType::f32;
     auto x = b.load(b.operand());
     const auto s = b.imm();
     for (int i = 0; i < nodes; ++i) x = b.op(i % 2 ? Op::add : Op::mul, x, s);
@@ -275,7 +275,7 @@ void functions() {
     std::printf("%-10s", info.name);
     for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::baseline}) {
       Builder b{{}, DType::f32};
-      b.group.compute_class = ComputeClass::f32;
+      b.group.compute_type = ComputeType::f32;
       const auto x = b.load(b.operand());
       b.store(b.op(static_cast<Op>(i), x), b.operand());
       const auto code = compile(b.group, isa);

@@ -269,7 +269,7 @@ void threads() {
 double add(char* memory, size_t x, size_t y, size_t out) {
   const Operand operand{DType::f32, Layout::dense};
   const auto load = [](uint16_t index) { return Node{NodeKind::load, Op{}, DType::f32, index}; };
-  const Group group{ComputeClass::f32,
+  const Group group{ComputeType::f32,
                     {operand, operand, operand},
                     {load(0),
                      load(1),

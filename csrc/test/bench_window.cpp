@@ -320,7 +320,7 @@ struct Aligned {
 // times over, whose equal jumps the processor cannot tell apart, or one of each kind.
 double prepared(int64_t count, bool varied) {
   Group group;
-  group.compute_class = ComputeClass::f32;
+  group.compute_type = ComputeType::f32;
   group.operands = {{DType::f32, Layout::dense, 0}, {DType::f32, Layout::dense, 1}};
   group.immediates = 2;
   const auto add = [&](Node node) {

@@ -33,16 +33,16 @@ inline std::vector<Isa> sets() {
   }
 }
 
-inline DType own_dtype(ComputeClass c) {
-  return c == ComputeClass::f32 ? DType::f32 : c == ComputeClass::f64 ? DType::f64 : DType::i64;
+inline DType own_dtype(ComputeType c) {
+  return c == ComputeType::f32 ? DType::f32 : c == ComputeType::f64 ? DType::f64 : DType::i64;
 }
 
 // A group while it is written.
 struct Builder {
   Group group;
 
-  explicit Builder(ComputeClass c) { group.compute_class = c; }
-  DType own() const { return own_dtype(group.compute_class); }
+  explicit Builder(ComputeType c) { group.compute_type = c; }
+  DType own() const { return own_dtype(group.compute_type); }
   uint16_t operand(DType dtype, Layout layout = Layout::dense) {
     group.operands.push_back({dtype, layout});
     return static_cast<uint16_t>(group.operands.size() - 1);
@@ -277,19 +277,19 @@ inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& 
     const auto set = [&](auto value) {
       std::memcpy(&scene.immediates[node.a], &value, sizeof value);
     };
-    switch (group.compute_class) {
-      case ComputeClass::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
-      case ComputeClass::f64: set(interpret_round(x, node.dtype)); break;
-      case ComputeClass::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
+    switch (group.compute_type) {
+      case ComputeType::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
+      case ComputeType::f64: set(interpret_round(x, node.dtype)); break;
+      case ComputeType::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
     }
   }
   return scene;
 }
 
 inline std::string describe(const Group& group) {
-  std::string text = group.compute_class == ComputeClass::f32   ? "f32:"
-                     : group.compute_class == ComputeClass::f64 ? "f64:"
-                                                                : "i64:";
+  std::string text = group.compute_type == ComputeType::f32   ? "f32:"
+                     : group.compute_type == ComputeType::f64 ? "f64:"
+                                                              : "i64:";
   for (const Operand& o : group.operands) {
     text += std::string(" ") + dtype_name(o.dtype) +
             (o.layout == Layout::dense    ? ""
@@ -353,20 +353,20 @@ inline bool check_group(const Group& group, const Scene& scene, const char* what
   return true;
 }
 
-inline DTypeSet class_dtypes(ComputeClass c) {
+inline DTypeSet held_dtypes(ComputeType c) {
   const DTypeSet small =
       dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) | dtype_bit(DType::i16);
   switch (c) {
-    case ComputeClass::f32: return small | kHalves | dtype_bit(DType::f32);
-    case ComputeClass::f64: return small | kHalves | kFloating | dtype_bit(DType::i32);
-    case ComputeClass::i64: break;
+    case ComputeType::f32: return small | kHalves | dtype_bit(DType::f32);
+    case ComputeType::f64: return small | kHalves | kFloating | dtype_bit(DType::i32);
+    case ComputeType::i64: break;
   }
   return small | kIntegral;
 }
 
-constexpr ComputeClass kClasses[] = {ComputeClass::f32, ComputeClass::f64, ComputeClass::i64};
+constexpr ComputeType kComputeTypes[] = {ComputeType::f32, ComputeType::f64, ComputeType::i64};
 
-inline bool in_class(const OpInfo& info, ComputeClass c) {
+inline bool computed_in(const OpInfo& info, ComputeType c) {
   return info.supports(own_dtype(c)) || info.supports(DType::b8);
 }
 

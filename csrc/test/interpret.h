@@ -54,7 +54,7 @@ T interpret_round(T x, DType dtype) {
 }
 
 template <class T>
-void interpret_class(const Group& group, const Binding& binding) {
+void interpret_as(const Group& group, const Binding& binding) {
   std::vector<T> values(group.nodes.size());
   std::vector<int64_t> position(static_cast<size_t>(binding.rank));
   for (int64_t i = 0; i < binding.count; ++i) {
@@ -117,10 +117,10 @@ void interpret_class(const Group& group, const Binding& binding) {
 }
 
 inline void interpret(const Group& group, const Binding& binding) {
-  switch (group.compute_class) {
-    case ComputeClass::f32: return interpret_class<float>(group, binding);
-    case ComputeClass::f64: return interpret_class<double>(group, binding);
-    case ComputeClass::i64: return interpret_class<int64_t>(group, binding);
+  switch (group.compute_type) {
+    case ComputeType::f32: return interpret_as<float>(group, binding);
+    case ComputeType::f64: return interpret_as<double>(group, binding);
+    case ComputeType::i64: return interpret_as<int64_t>(group, binding);
   }
 }
 

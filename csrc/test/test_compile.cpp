@@ -15,11 +15,11 @@ TEST(group_every_operation_in_every_form) {
   Random random(1);
   // How an operand of the operation comes about.
   enum { memory, computed, immediate, scalar, strided, half, kinds };
-  for (const ComputeClass c : kClasses) {
+  for (const ComputeType c : kComputeTypes) {
     for (int i = 0; i < kOpCount; ++i) {
       const Op op = static_cast<Op>(i);
       const OpInfo& info = op_info(op);
-      if (!in_class(info, c)) continue;
+      if (!computed_in(info, c)) continue;
       const bool logical = !info.supports(own_dtype(c));
       int forms = 1;
       for (int k = 0; k < info.arity; ++k) forms *= kinds;
@@ -87,7 +87,7 @@ TEST(group_operations_alone_are_loops) {
       const bool heavy = info.cost >= Cost::short_function;
       const bool common = dtype != DType::f16 || info.exact == Exact::real;
       for (const bool number : {false, true}) {
-        Builder b(ComputeClass::f32);
+        Builder b(ComputeType::f32);
         uint16_t args[3] = {};
         for (int k = 0; k < info.arity; ++k) {
           const DType own = k == 0 && info.has(kCondition) ? DType::b8 : dtype;
@@ -102,7 +102,7 @@ TEST(group_operations_alone_are_loops) {
       }
     }
     // Copies and fills.
-    Builder copy(ComputeClass::f32), fill(ComputeClass::f32);
+    Builder copy(ComputeType::f32), fill(ComputeType::f32);
     copy.store(copy.load(copy.operand(dtype)), copy.operand(dtype));
     fill.store(fill.immediate(dtype), fill.operand(dtype));
     if (!is_alone(copy.group, true) || !is_alone(fill.group, true)) return;
@@ -149,12 +149,12 @@ TEST(group_rows_of_groups_have_their_algebra) {
 
 TEST(group_conversions_of_every_dtype) {
   Random random(3);
-  for (const ComputeClass c : kClasses) {
+  for (const ComputeType c : kComputeTypes) {
     for (int from = 0; from < static_cast<int>(DType::c64); ++from) {
       for (int to = 0; to < static_cast<int>(DType::c64); ++to) {
         for (int value = 0; value < static_cast<int>(DType::c64); ++value) {
           const DType dtype = static_cast<DType>(value);
-          if ((class_dtypes(c) & dtype_bit(dtype)) == 0) continue;
+          if ((held_dtypes(c) & dtype_bit(dtype)) == 0) continue;
           for (const Layout layout : {Layout::dense, Layout::scalar, Layout::strided}) {
             Builder b(c);
             const uint16_t x = b.load(b.operand(static_cast<DType>(from), layout), dtype);
@@ -176,7 +176,7 @@ TEST(group_conversions_of_every_dtype) {
 // A product that was to be computed by its consumer, whose other operand moves a factor of it.
 TEST(group_keeps_the_operand_beside_a_product_that_does_not_join) {
   Random random(11);
-  Builder b(ComputeClass::f32);
+  Builder b(ComputeType::f32);
   const auto load = [&](uint16_t area) {
     const uint16_t o = b.operand(DType::bf16);
     b.group.operands[o].area = area;
@@ -198,7 +198,7 @@ TEST(group_keeps_the_operand_beside_a_product_that_does_not_join) {
 TEST(group_compiles_long_and_wide_groups) {
   Random random(7);
   {
-    Builder b(ComputeClass::f32);  // a chain of nearly as many nodes as a group may have
+    Builder b(ComputeType::f32);  // a chain of nearly as many nodes as a group may have
     const uint16_t x = b.load(b.operand(DType::f32));
     uint16_t y = x;
     for (int i = 0; i < 4000; ++i) y = b.op(i % 2 ? Op::sub : Op::add, DType::f32, y, x);
@@ -209,7 +209,7 @@ TEST(group_compiles_long_and_wide_groups) {
   }
   {
     // 200 values alive at once: more memory than a small frame has.
-    Builder b(ComputeClass::f32);
+    Builder b(ComputeType::f32);
     const uint16_t x = b.load(b.operand(DType::f32));
     std::vector<uint16_t> values = {b.op(Op::neg, DType::f32, x)};
     for (int i = 0; i < 200; ++i) values.push_back(b.op(Op::sub, DType::f32, values.back(), x));
@@ -226,7 +226,7 @@ TEST(group_refuses_what_breaks_the_rules) {
   const auto refused = [](const Group& group, const char* part) {
     CHECK_THROWS(compile(group), Error, part);
   };
-  Builder b(ComputeClass::f32);
+  Builder b(ComputeType::f32);
   const uint16_t o = b.operand(DType::f32), out = b.operand(DType::f32);
   const uint16_t x = b.load(o);
   b.store(x, out);
@@ -266,7 +266,7 @@ TEST(group_refuses_what_breaks_the_rules) {
     refused(c.group, "dtype");
   }
   {
-    Builder c(ComputeClass::i64);
+    Builder c(ComputeType::i64);
     const uint16_t i = c.load(c.operand(DType::i64));
     c.op(Op::exp, DType::i64, i);
     refused(c.group, "operation");

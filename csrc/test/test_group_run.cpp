@@ -14,7 +14,7 @@ using namespace hologram::test;
 
 TEST(group_tails_of_every_length) {
   Random random(2);
-  for (const ComputeClass c : kClasses) {
+  for (const ComputeType c : kComputeTypes) {
     for (int64_t count = 0; count <= 300; ++count) {
       Builder b(c);
       const uint16_t x = b.load(b.operand(b.own())), y = b.load(b.operand(b.own()));
@@ -33,7 +33,7 @@ TEST(group_broadcasts) {
   const int64_t cases[][3] = {{0, 0, 1}, {5, 1, 0}, {1, 0, 0}, {2000, 400, 1}, {2000, 400, -1}};
   for (const auto& c : cases) {
     for (const DType dtype : {DType::b8, DType::bf16, DType::f32, DType::f64}) {
-      Builder b(ComputeClass::f32);
+      Builder b(ComputeType::f32);
       const uint16_t x = b.load(b.operand(DType::f32));
       const uint16_t y = b.load(b.operand(dtype, Layout::strided), DType::f32);
       b.store(b.op(Op::mul, DType::f32, x, y), b.operand(DType::f32));
@@ -67,7 +67,7 @@ TEST(group_threads_share_the_work) {
   Threads threads;
   for (const int64_t count : {32'767, 32'768, 100'001, 131'072}) {
     for (const Layout layout : {Layout::dense, Layout::strided}) {
-      Builder b(ComputeClass::f32);
+      Builder b(ComputeType::f32);
       const uint16_t x = b.load(b.operand(DType::f32, layout));
       const uint16_t y = b.load(b.operand(DType::bf16), DType::f32);
       const uint16_t s = b.load(b.operand(DType::f64, Layout::scalar), DType::f32);
@@ -83,7 +83,7 @@ TEST(group_threads_share_the_members_of_a_batch) {
   Random random(11);
   Threads threads;
   for (const Layout layout : {Layout::dense, Layout::strided}) {
-    Builder b(ComputeClass::f32);
+    Builder b(ComputeType::f32);
     const uint16_t x = b.load(b.operand(DType::f32, layout)), y = b.load(b.operand(DType::bf16));
     const uint16_t s = b.load(b.operand(DType::f16, Layout::scalar), DType::f32);
     const uint16_t product = b.op(Op::mul, DType::f32, x, b.immediate(DType::f32));
@@ -120,7 +120,7 @@ TEST(group_threads_share_the_members_of_a_batch) {
 #if defined(__x86_64__)
 TEST(group_threads_flush_denormals_as_the_caller) {
   Threads threads;
-  Builder b(ComputeClass::f32);
+  Builder b(ComputeType::f32);
   const uint16_t x = b.load(b.operand(DType::f32));
   b.store(b.op(Op::mul, DType::f32, x, b.immediate(DType::f32)), b.operand(DType::f32));
   const auto code = compile(b.group);

@@ -14,15 +14,15 @@ namespace {
 
 // A group of about `size` computing nodes with everything in it.
 Group random_group(int size, Random& random, bool strided) {
-  const ComputeClass c = kClasses[random() % 4 < 2 ? 0 : random() % 3];
+  const ComputeType c = kComputeTypes[random() % 4 < 2 ? 0 : random() % 3];
   Builder b(c);
   std::vector<DType> dtypes;
   for (int d = 0; d < kDTypeCount; ++d) {
-    if (class_dtypes(c) & dtype_bit(static_cast<DType>(d))) dtypes.push_back(static_cast<DType>(d));
+    if (held_dtypes(c) & dtype_bit(static_cast<DType>(d))) dtypes.push_back(static_cast<DType>(d));
   }
   // As people mix them: a half type and float32. Its values are read from memory as they are, which
   // has instructions of its own.
-  if (c == ComputeClass::f32 && random() % 2 == 0) {
+  if (c == ComputeType::f32 && random() % 2 == 0) {
     dtypes.assign(1, random() % 3 == 0 ? DType::f16 : DType::bf16);
   }
   const unsigned own_in = 2 + random() % 6;
@@ -73,7 +73,7 @@ Group random_group(int size, Random& random, bool strided) {
                   : random() % 2 == 0 ? static_cast<Op>(random() % 5)
                                       : static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
     const OpInfo& info = op_info(op);
-    if (!in_class(info, c)) continue;
+    if (!computed_in(info, c)) continue;
     const bool logical = !info.supports(b.own());
     DType dtype = info.has(kPredicate) ? DType::b8 : any_dtype();
     if (!info.has(kPredicate) && !info.supports_in_group(dtype)) dtype = b.own();
@@ -113,7 +113,7 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
       const Node& node = group.nodes[i];
       if (!stores) values.emplace_back(static_cast<size_t>(whole.count) * dtype_size(node.dtype));
       if ((node.kind == NodeKind::store) != stores) continue;
-      Builder b(group.compute_class);
+      Builder b(group.compute_type);
       std::vector<void*> operands;
       std::vector<int64_t> strides;
       const auto temporary = [&](uint16_t v) {

@@ -34,7 +34,7 @@ TEST(group_rounds_every_bf16_and_every_nan) {
   Random random(10);
   for (const DType other : {DType::bf16, DType::f32, DType::f16}) {
     for (const Op op : {Op::add, Op::sub, Op::mul, Op::div}) {
-      Builder b(ComputeClass::f32);
+      Builder b(ComputeType::f32);
       const DType half = DType::bf16;
       const uint16_t x = b.load(b.operand(half)), y = b.load(b.operand(other), other);
       const uint16_t s = b.immediate(half);
@@ -89,7 +89,7 @@ TEST(group_rounds_halves_to_nearest_even) {
   for (int i = 0; i < 300'000; ++i) {
     in.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
   }
-  Builder b(ComputeClass::f32);
+  Builder b(ComputeType::f32);
   const uint16_t x = b.load(b.operand(DType::f32));
   const uint16_t h = b.cast(x, DType::bf16), f = b.cast(x, DType::f16);
   b.store(h, b.operand(DType::f32));

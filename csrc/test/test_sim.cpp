@@ -32,7 +32,7 @@ struct SimBlock final : BlockState {
     data = static_cast<char*>(taken.data);
     bytes = static_cast<size_t>(count) * 4;
     last_use.store(taken.fence);
-    born = device.lanes().first().window.open_program();
+    born = device.channels().first().window.open_program();
   }
   void give_back_memory() noexcept override {
     device.memory().deallocate({data, 0, last_use.load()});
@@ -55,14 +55,14 @@ View number(float value) {
           Layout::scalar};
 }
 void record(Code code, int arity, int64_t count, SimBlock* out, View a, View b = {}) {
-  out->device.lanes().first().window.record(
+  out->device.channels().first().window.record(
       {code, DType::f32, static_cast<uint8_t>(arity), count, {}, dense(out), {a, b, {}}});
 }
 
 std::vector<float> read(SimBlock* block) {
   std::vector<float> values(block->bytes / 4);
   Window::submit(*block);
-  Queue& queue = *block->device.lanes().first().queue;
+  Queue& queue = *block->device.channels().first().queue;
   queue.wait(queue.copy(values.data(), block->data, block->bytes, Direction::to_host));
   return values;
 }
@@ -78,7 +78,7 @@ void work(int thread) {
     record(kCopy, 1, count, a, number(start));
     auto* b = new SimBlock(device, count);
     record(static_cast<Code>(Op::mul), 2, count, b, dense(a), number(2));
-    if (random() % 2 == 0) device.lanes().first().window.flush(FlushReason::user);
+    if (random() % 2 == 0) device.channels().first().window.flush(FlushReason::user);
     drop(a);
     auto* c = new SimBlock(device, count);
     record(static_cast<Code>(Op::add), 2, count, c, dense(b), number(1));
@@ -96,7 +96,7 @@ TEST(sim_threads_share_a_device) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back(work, i);
   for (auto& thread : threads) thread.join();
-  simulated().lanes().synchronize();
+  simulated().channels().synchronize();
   CHECK_EQ(simulated().memory().stats().allocation.current, 0);
 }
 
@@ -105,7 +105,7 @@ TEST(sim_threads_flush_and_trim) {
   std::thread other([&] {
     while (!done) {
       simulated().memory().trim();
-      simulated().lanes().idle();
+      simulated().channels().idle();
     }
   });
   work(7);
@@ -118,7 +118,7 @@ TEST(sim_copies_and_fills) {
   auto* block = new SimBlock(device, 1000);
   std::vector<float> values(1000);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  Queue& queue = (*device.lanes().first().queue);
+  Queue& queue = (*device.channels().first().queue);
   queue.copy(block->data, values.data(), 4000, Direction::to_device);
   const float seven = 7;
   queue.fill(block->data + 40, &seven, 4, 10);

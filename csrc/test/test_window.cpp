@@ -1075,10 +1075,10 @@ View view(const World& world, size_t block, DType dtype, int64_t offset, bool sc
 }
 
 uint64_t immediate_bits(DType dtype, double value) {
-  switch (class_of(dtype)) {
-    case ComputeClass::f32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case ComputeClass::f64: return std::bit_cast<uint64_t>(value);
-    case ComputeClass::i64: return std::bit_cast<uint64_t>(static_cast<int64_t>(value));
+  switch (compute_type_of(dtype)) {
+    case ComputeType::f32: return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case ComputeType::f64: return std::bit_cast<uint64_t>(value);
+    case ComputeType::i64: return std::bit_cast<uint64_t>(static_cast<int64_t>(value));
   }
   return 0;
 }

@@ -1,11 +1,11 @@
-// Lanes: for each stream of an asynchronous device a queue, and a window of what is recorded for
+// Channels: for each stream of an asynchronous device a queue, and a window of what is recorded for
 // it.
 //
-// A lane is made when its stream is first used. On a synchronous device all streams share the first
-// one: what is recorded runs in program order, which is every stream's order too.
+// A channel is made when its stream is first used. On a synchronous device all streams share the
+// first one: what is recorded runs in program order, which is every stream's order too.
 //
 // Streams are never forgotten, so that there may be any number of them: the first kPerPriority of a
-// priority have lanes of their own, which those that come later share in turn. That orders more
+// priority have channels of their own, which those that come later share in turn. That orders more
 // than was asked for, and nothing otherwise.
 #pragma once
 
@@ -25,37 +25,37 @@
 
 namespace hologram {
 
-struct Lane {
-  Lane(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared, int priority)
+struct Channel {
+  Channel(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared, int priority)
       : queue(backend.make_queue(priority)), window(plans, *queue, scratch, shared) {}
 
   const std::unique_ptr<Queue> queue;
   Window window;
-  Lane* next = nullptr;  // of those that have been made after the first one
+  Channel* next = nullptr;  // of those that have been made after the first one
 };
 
-// What is done to all lanes is done to those that there are; one that fails does not keep it from
-// the others, and the first failure is raised in the end.
-class Lanes {
+// What is done to all channels is done to those that there are; one that fails does not keep it
+// from the others, and the first failure is raised in the end.
+class Channels {
  public:
   // All outlive it, except at the end of the process.
-  Lanes(Backend& backend, PlanCache& plans, Scratch& scratch);
-  ~Lanes();
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
+  Channels(Backend& backend, PlanCache& plans, Scratch& scratch);
+  ~Channels();
+  Channels(const Channels&) = delete;
+  Channels& operator=(const Channels&) = delete;
 
-  // Whether streams have lanes of their own.
+  // Whether streams have channels of their own.
   bool several() const noexcept { return several_; }
-  Lane& first() noexcept { return first_; }
+  Channel& first() noexcept { return first_; }
 
-  // The lane of a stream, which is made if need be. Throws what Backend::make_queue does.
-  Lane& of(StreamId stream) {
+  // The channel of a stream, which is made if need be. Throws what Backend::make_queue does.
+  Channel& of(StreamId stream) {
     if (!several_ || stream == kDefaultStream) return first_;
-    Lane* const lane = others_[place_of(stream)].load(std::memory_order_acquire);
-    return lane != nullptr ? *lane : make(stream);
+    Channel* const channel = others_[place_of(stream)].load(std::memory_order_acquire);
+    return channel != nullptr ? *channel : make(stream);
   }
   // Null where nothing has been enqueued on the stream.
-  Lane* if_used(StreamId stream) noexcept {
+  Channel* if_used(StreamId stream) noexcept {
     if (!several_ || stream == kDefaultStream) return &first_;
     return others_[place_of(stream)].load(std::memory_order_acquire);
   }
@@ -96,7 +96,7 @@ class Lanes {
     const auto number = static_cast<size_t>(stream >> 1);
     return (stream & 1) != 0 ? kPerPriority + number % kPerPriority : (number - 1) % kPerPriority;
   }
-  Lane& make(StreamId stream);
+  Channel& make(StreamId stream);
   template <class F>
   void each(F&& call);
   template <class F>
@@ -109,10 +109,10 @@ class Lanes {
   PlanCache& plans_;
   Scratch& scratch_;
   SpinLock lock_;  // of the windows, where there are several
-  Lane first_;     // the default stream's, or all streams'
-  std::array<std::atomic<Lane*>, 2 * kPerPriority> others_{};
-  std::atomic<Lane*> last_made_{nullptr};
-  std::mutex making_;       // held while a lane is being made
+  Channel first_;  // the default stream's, or all streams'
+  std::array<std::atomic<Channel*>, 2 * kPerPriority> others_{};
+  std::atomic<Channel*> last_made_{nullptr};
+  std::mutex making_;       // held while a channel is being made
   bool capturing_ = false;  // guarded by making_
 };
 

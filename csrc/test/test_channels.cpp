@@ -1,4 +1,4 @@
-#include "atlas/lanes.h"
+#include "atlas/channels.h"
 
 #include <atomic>
 #include <cstring>
@@ -79,21 +79,21 @@ struct SlowDevice {
   ~SlowDevice() {
     for (Gate& gate : backend.gates) gate.let_run();
     try {
-      lanes.synchronize();
+      channels.synchronize();
     } catch (const Error&) {
     }
   }
   SlowBackend backend;
   MemoryPool pool{backend, size_t{1} << 30};
   PlanCache plans{backend};
-  Lanes lanes{backend, plans, pool};
+  Channels channels{backend, plans, pool};
 
-  Window& window(StreamId stream) { return lanes.of(stream).window; }
+  Window& window(StreamId stream) { return channels.of(stream).window; }
 
   PoolBlock* make(int64_t count, StreamId stream = kDefaultStream) {
     auto* block = new PoolBlock(pool);
     const Allocation taken =
-        pool.allocate(static_cast<size_t>(count) * 4, lanes.of(stream).queue.get());
+        pool.allocate(static_cast<size_t>(count) * 4, channels.of(stream).queue.get());
     block->data = static_cast<char*>(taken.data);
     block->bytes = static_cast<size_t>(count) * 4;
     block->born = window(stream).open_program();
@@ -134,37 +134,37 @@ constexpr StreamId kFirst = 2, kSecond = 4;  // of the pool
 
 }  // namespace
 
-TEST(lanes_are_made_when_streams_are_used) {
+TEST(channels_are_made_when_streams_are_used) {
   SlowDevice d;
-  CHECK(d.lanes.several());
+  CHECK(d.channels.several());
   CHECK_EQ(d.backend.queues, 1);
-  CHECK_EQ(d.lanes.if_used(kDefaultStream), &d.lanes.first());
-  CHECK_EQ(d.lanes.if_used(kFirst), nullptr);
-  CHECK(d.lanes.idle(kFirst));
-  d.lanes.synchronize(kFirst);
-  d.lanes.flush(FlushReason::user);
+  CHECK_EQ(d.channels.if_used(kDefaultStream), &d.channels.first());
+  CHECK_EQ(d.channels.if_used(kFirst), nullptr);
+  CHECK(d.channels.idle(kFirst));
+  d.channels.synchronize(kFirst);
+  d.channels.flush(FlushReason::user);
   CHECK_EQ(d.backend.queues, 1);
-  Lane& lane = d.lanes.of(kFirst);
-  CHECK_EQ(&d.lanes.of(kFirst), &lane);
-  CHECK_EQ(d.lanes.if_used(kFirst), &lane);
-  CHECK(&lane != &d.lanes.first());
+  Channel& channel = d.channels.of(kFirst);
+  CHECK_EQ(&d.channels.of(kFirst), &channel);
+  CHECK_EQ(d.channels.if_used(kFirst), &channel);
+  CHECK(&channel != &d.channels.first());
   CHECK_EQ(d.backend.queues, 2);
-  CHECK(&d.lanes.of(1) != &lane);        // of high priority
-  CHECK_EQ(&d.lanes.of(2 + 64), &lane);  // one of those that come later
-  CHECK(&d.lanes.of(2 + 62) != &lane);
-  CHECK_EQ(&d.lanes.of(1 + 64), &d.lanes.of(1));
+  CHECK(&d.channels.of(1) != &channel);        // of high priority
+  CHECK_EQ(&d.channels.of(2 + 64), &channel);  // one of those that come later
+  CHECK(&d.channels.of(2 + 62) != &channel);
+  CHECK_EQ(&d.channels.of(1 + 64), &d.channels.of(1));
   CHECK_EQ(d.backend.queues, 4);
 }
 
-TEST(lanes_are_one_where_nothing_is_asynchronous) {
+TEST(channels_are_one_where_nothing_is_asynchronous) {
   SlowDevice d(false);
-  CHECK(!d.lanes.several());
-  CHECK_EQ(&d.lanes.of(kFirst), &d.lanes.first());
-  CHECK_EQ(d.lanes.if_used(1), &d.lanes.first());
+  CHECK(!d.channels.several());
+  CHECK_EQ(&d.channels.of(kFirst), &d.channels.first());
+  CHECK_EQ(d.channels.if_used(1), &d.channels.first());
   CHECK_EQ(d.backend.queues, 1);
 }
 
-TEST(lanes_submit_what_another_stream_touches) {
+TEST(channels_submit_what_another_stream_touches) {
   SlowDevice d;
   auto* x = d.filled({1, 2, 3});
   auto* y = d.make(3);
@@ -174,24 +174,24 @@ TEST(lanes_submit_what_another_stream_touches) {
   d.window(kFirst).record(binary(Op::add, z, y, number(1)));
   CHECK(d.window(kDefaultStream).empty());
   CHECK(d.window(kFirst).pending(*y));
-  CHECK(!d.lanes.empty());
+  CHECK(!d.channels.empty());
   // Reading is touching, too, and so is being a temporary's operand.
   d.window(kDefaultStream).record(binary(Op::add, x, y, number(1)));
   CHECK(d.window(kFirst).empty());
   CHECK(read(z) == (std::vector<float>{3, 5, 7}));
   CHECK(read(x) == (std::vector<float>{3, 5, 7}));
-  const WindowStats stats = d.lanes.stats();
+  const WindowStats stats = d.channels.stats();
   CHECK_EQ(stats.recorded, 3u);
   CHECK_EQ(stats.executed, 3u);
   CHECK_EQ(stats.flushes[static_cast<size_t>(FlushReason::stream)], 2u);
   CHECK_EQ(stats.flushes[static_cast<size_t>(FlushReason::read)], 1u);
   CHECK_EQ(stats.plan_bytes, d.plans.bytes());
-  d.lanes.reset_stats();
-  CHECK_EQ(d.lanes.stats().recorded, 0u);
+  d.channels.reset_stats();
+  CHECK_EQ(d.channels.stats().recorded, 0u);
   for (auto* block : {x, y, z}) drop(block);
 }
 
-TEST(lanes_queues_wait_for_one_another) {
+TEST(channels_queues_wait_for_one_another) {
   SlowDevice d;
   auto* x = d.filled({1, 2, 3});
   auto* y = d.make(3);
@@ -202,39 +202,39 @@ TEST(lanes_queues_wait_for_one_another) {
   d.window(kDefaultStream).record(binary(Op::mul, y, x, number(2)));
   d.window(kFirst).record(binary(Op::add, z, y, number(1)));
   d.window(kSecond).record(binary(Op::add, independent, other, number(1)));
-  d.lanes.flush(FlushReason::user);
+  d.channels.flush(FlushReason::user);
   CHECK(read(independent) == std::vector<float>{6});
-  d.lanes.synchronize(kSecond);
-  CHECK(d.lanes.idle(kSecond));
-  CHECK(!d.lanes.idle(kDefaultStream) && !d.lanes.idle(kFirst) && !d.lanes.idle());
+  d.channels.synchronize(kSecond);
+  CHECK(d.channels.idle(kSecond));
+  CHECK(!d.channels.idle(kDefaultStream) && !d.channels.idle(kFirst) && !d.channels.idle());
   d.backend.gates[0].let_run();
-  d.lanes.synchronize(kFirst);
-  CHECK(d.lanes.idle(kFirst));
+  d.channels.synchronize(kFirst);
+  CHECK(d.channels.idle(kFirst));
   CHECK(!z->last_use.load().outstanding());
   CHECK(read(z) == (std::vector<float>{3, 5, 7}));
-  d.lanes.synchronize();
-  CHECK(d.lanes.idle());
+  d.channels.synchronize();
+  CHECK(d.channels.idle());
   // What has only been read is overwritten when everybody has read it.
   d.backend.gates[1].close();
   d.window(kFirst).record(binary(Op::mul, z, x, number(3)));
   d.window(kSecond).record(binary(Op::add, x, x, number(100)));
   d.window(kSecond).flush(FlushReason::user);
-  CHECK(!d.lanes.idle(kSecond));
+  CHECK(!d.channels.idle(kSecond));
   d.backend.gates[1].let_run();
   CHECK(read(x) == (std::vector<float>{101, 102, 103}));
   CHECK(read(z) == (std::vector<float>{3, 6, 9}));
   for (auto* block : {x, y, z, other, independent}) drop(block);
 }
 
-TEST(lanes_memory_is_not_overwritten_while_another_queue_reads_it) {
+TEST(channels_memory_is_not_overwritten_while_another_queue_reads_it) {
   for (const int64_t count : {int64_t{8}, int64_t{8000}, int64_t{300'000}}) {
     SlowDevice d;
     auto* x = d.filled(std::vector<float>(static_cast<size_t>(count), 1));
     auto* y = d.make(count, kFirst);
-    d.lanes.of(kSecond);
+    d.channels.of(kSecond);
     d.backend.gates[1].close();
     d.window(kFirst).record(binary(Op::add, y, x, number(1)));
-    d.lanes.flush(FlushReason::user);
+    d.channels.flush(FlushReason::user);
     const void* const freed = x->data;
     drop(x);
     // The memory may be used again, after the one that reads it.
@@ -247,7 +247,7 @@ TEST(lanes_memory_is_not_overwritten_while_another_queue_reads_it) {
       d.window(i % 2 ? kSecond : kDefaultStream)
           .record({kCopy, DType::f32, 1, count, {}, dense(blocks.back()), {broadcast, {}, {}}});
     }
-    d.lanes.flush(FlushReason::user);
+    d.channels.flush(FlushReason::user);
     d.backend.gates[1].let_run();
     CHECK(read(y) == std::vector<float>(static_cast<size_t>(count), 2));
     for (BlockState* block : blocks) {
@@ -259,7 +259,7 @@ TEST(lanes_memory_is_not_overwritten_while_another_queue_reads_it) {
   }
 }
 
-TEST(lanes_scratch_is_not_overwritten_while_another_queue_uses_it) {
+TEST(channels_scratch_is_not_overwritten_while_another_queue_uses_it) {
   SlowDevice d;
   auto* x = d.filled({1, 2, 3, 4});
   // What passes from one group to the next in memory that nobody else has.
@@ -291,18 +291,18 @@ TEST(lanes_scratch_is_not_overwritten_while_another_queue_uses_it) {
   drop(x);
 }
 
-TEST(lanes_order_what_is_enqueued_beside_programs) {
+TEST(channels_order_what_is_enqueued_beside_programs) {
   SlowDevice d;
   auto* x = d.filled({1, 2, 3});
   auto* y = d.make(3, kFirst);
-  auto& copier = static_cast<Interpreter&>(*d.lanes.of(kSecond).queue);
+  auto& copier = static_cast<Interpreter&>(*d.channels.of(kSecond).queue);
   Window& window = d.window(kSecond);
   std::array<float, 3> host{};
   // It comes after the program that another window holds.
   d.backend.gates[1].close();
   d.window(kFirst).record(binary(Op::mul, y, x, number(2)));
   window.begin_use(*y);
-  CHECK(d.lanes.empty());
+  CHECK(d.channels.empty());
   const Ticket ticket = copier.push([&] { std::memcpy(host.data(), y->data, sizeof host); });
   window.end_use(*y, ticket);
   CHECK((y->last_use.load() == Fence{&copier, ticket}));
@@ -317,11 +317,11 @@ TEST(lanes_order_what_is_enqueued_beside_programs) {
   window.begin_use(*y);
   auto* z = d.make(3, kFirst);
   d.window(kFirst).record(binary(Op::add, z, y, number(1)));
-  d.lanes.flush(FlushReason::user);
+  d.channels.flush(FlushReason::user);
   window.end_use(*y, copier.push([] {}));
   CHECK_EQ(y->last_use.load().queue, static_cast<Queue*>(&copier));
   d.window(kDefaultStream).record(binary(Op::sub, y, y, dense(y)));
-  d.lanes.flush(FlushReason::user);
+  d.channels.flush(FlushReason::user);
   d.backend.gates[1].let_run();
   CHECK(read(z) == (std::vector<float>{103, 105, 107}));
   CHECK(read(y) == (std::vector<float>{0, 0, 0}));
@@ -329,7 +329,7 @@ TEST(lanes_order_what_is_enqueued_beside_programs) {
 }
 
 // Additions, products and frees at random on three streams, against the same on the host.
-TEST(lanes_random_programs_equal_those_of_one_stream) {
+TEST(channels_random_programs_equal_those_of_one_stream) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     SlowDevice d;
     std::minstd_rand random(seed);
@@ -380,12 +380,12 @@ TEST(lanes_random_programs_equal_those_of_one_stream) {
       drop(value.block);
     }
     if (!equal) CHECK_EQ(std::string("seed"), std::to_string(seed));
-    d.lanes.finish(FlushReason::user);
+    d.channels.finish(FlushReason::user);
     CHECK_EQ(d.pool.stats().allocation.current, 0);
   }
 }
 
-TEST(lanes_failures_reach_readers_on_other_streams) {
+TEST(channels_failures_reach_readers_on_other_streams) {
   struct Pool final : Scratch {
     void* allocate_scratch(size_t bytes, Queue&) override { throw OutOfMemory(bytes, 1, 1, 1); }
     void free_scratch(void*, Fence) noexcept override {}
@@ -394,7 +394,7 @@ TEST(lanes_failures_reach_readers_on_other_streams) {
   MemoryPool memory(backend, size_t{1} << 30);
   PlanCache plans(backend);
   Pool none;
-  Lanes lanes(backend, plans, none);
+  Channels channels(backend, plans, none);
   const auto make = [&](int64_t count) {
     auto* block = new PoolBlock(memory);
     block->data = static_cast<char*>(memory.allocate(static_cast<size_t>(count) * 4).data);
@@ -405,13 +405,13 @@ TEST(lanes_failures_reach_readers_on_other_streams) {
   std::memset(x->data, 0, 16);
   std::memset(w->data, 0, 12);
   auto* t = make(4);
-  t->born = lanes.first().window.open_program();
-  lanes.first().window.record(binary(Op::mul, t, x, number(2)));
+  t->born = channels.first().window.open_program();
+  channels.first().window.record(binary(Op::mul, t, x, number(2)));
   View low{t, 0, DType::f32, Layout::dense}, high{t, 4, DType::f32, Layout::dense};
-  lanes.first().window.record(
+  channels.first().window.record(
       {static_cast<Code>(Op::add), DType::f32, 2, 3, {}, dense(y), {low, high, {}}});
   drop(t);  // passes through scratch, which there is none of
-  Window& window = lanes.of(kFirst).window;
+  Window& window = channels.of(kFirst).window;
   window.record(binary(Op::add, w, w, number(1)));
   // The flush that it needs says what has failed, once.
   CHECK_THROWS(window.record(binary(Op::add, z, y, number(1))), Error, "out of memory");
@@ -424,11 +424,11 @@ TEST(lanes_failures_reach_readers_on_other_streams) {
   for (auto* block : {x, y, z, w}) drop(block);
 }
 
-TEST(lanes_captures_are_in_the_order_of_flushes) {
+TEST(channels_captures_are_in_the_order_of_flushes) {
   SlowDevice d;
   auto* x = d.filled({1});
   d.window(kFirst);
-  d.lanes.start_capture();
+  d.channels.start_capture();
   const StreamId streams[] = {kFirst, kDefaultStream, kSecond, kFirst};
   for (size_t i = 0; i < std::size(streams); ++i) {
     for (size_t k = 0; k <= i; ++k) {
@@ -436,7 +436,7 @@ TEST(lanes_captures_are_in_the_order_of_flushes) {
     }
     d.window(streams[i]).flush(FlushReason::user);
   }
-  const std::vector<Flushed> flushed = d.lanes.end_capture();
+  const std::vector<Flushed> flushed = d.channels.end_capture();
   CHECK_EQ(flushed.size(), 4u);
   for (size_t i = 0; i < flushed.size(); ++i) {
     CHECK_EQ(flushed[i].program.code.size(), i + 1);
@@ -444,21 +444,22 @@ TEST(lanes_captures_are_in_the_order_of_flushes) {
   drop(x);
 }
 
-TEST(lanes_are_locked_for_a_fork) {
+TEST(channels_are_locked_for_a_fork) {
   SlowDevice d;
   auto* x = d.filled({1});
   auto* y = d.make(1, kFirst);
   d.window(kDefaultStream).record(binary(Op::add, x, x, number(1)));
   d.window(kFirst).record(binary(Op::add, y, x, number(1)));
-  d.lanes.lock_for_fork();
-  CHECK(d.lanes.empty() && !x->last_use.load().outstanding() && !y->last_use.load().outstanding());
-  d.lanes.unlock_after_fork();
+  d.channels.lock_for_fork();
+  CHECK(d.channels.empty() && !x->last_use.load().outstanding() &&
+        !y->last_use.load().outstanding());
+  d.channels.unlock_after_fork();
   CHECK(read(y) == std::vector<float>{3});
   drop(x);
   drop(y);
 }
 
-TEST(lanes_threads_record_on_streams_of_their_own) {
+TEST(channels_threads_record_on_streams_of_their_own) {
   constexpr int kThreads = 4, kSteps = 300;
   SlowDevice d;
   auto* shared = d.filled({1, 1});
@@ -468,8 +469,8 @@ TEST(lanes_threads_record_on_streams_of_their_own) {
   std::thread onlooker([&] {
     while (!stop) {
       CHECK(read(shared) == (std::vector<float>{1, 1}));
-      d.lanes.stats();
-      d.lanes.flush(FlushReason::user);
+      d.channels.stats();
+      d.channels.flush(FlushReason::user);
     }
   });
   std::vector<std::thread> threads;
@@ -497,6 +498,6 @@ TEST(lanes_threads_record_on_streams_of_their_own) {
     drop(sum);
   }
   drop(shared);
-  d.lanes.finish(FlushReason::user);
+  d.channels.finish(FlushReason::user);
   CHECK_EQ(d.pool.stats().allocation.current, 0);
 }
