@@ -1,0 +1,44 @@
+// Which instructions are computed together, and what a value is that passes from one to the next.
+#include "check.h"
+#include "streams.h"
+
+using namespace hologram;
+using namespace hologram::test;
+
+TEST(window_runs_a_chain_in_one_pass) {
+  Stream s;
+  auto* x = s.filled({1, -2, 3});
+  auto* t = s.make(3);
+  auto* y = s.make(3);
+  s.window.record(binary(Op::mul, 3, dense(t), dense(x), number(2)));
+  s.window.record(binary(Op::add, 3, dense(y), dense(t), dense(x)));
+  CHECK(s.window.pending(*x));
+  drop(t);  // a dead temporary
+  CHECK_EQ(Stream::read(y)[1], -6.0f);
+  CHECK(!s.window.pending(*y));
+  const WindowStats stats = s.window.stats();
+  CHECK_EQ(stats.recorded, 2u);
+  CHECK_EQ(stats.executed, 2u);
+  CHECK_EQ(stats.passes, 1u);
+  CHECK_EQ(stats.stores_elided, 1u);
+  CHECK_EQ(stats.flushes[static_cast<size_t>(FlushReason::read)], 1u);
+  drop(x);
+  drop(y);
+}
+
+TEST(window_rounds_what_passes_through_a_narrower_dtype) {
+  Stream s;
+  auto* x = s.filled({1 + 1.0f / 1024, 2.75f});
+  for (const DType narrow : {DType::bf16, DType::i64, DType::f16}) {
+    auto* t = s.make(4);
+    auto* y = s.make(2);
+    s.window.record({kCopy, DType::f32, 1, 2, {}, dense(t, narrow), {dense(x), {}, {}}});
+    s.window.record(binary(Op::add, 2, dense(y), dense(t, narrow), number(0.5f)));
+    drop(t);
+    const auto values = Stream::read(y);
+    CHECK_EQ(values[0], narrow == DType::f16 ? 1.5f + 1.0f / 1024 : 1.5f);
+    CHECK_EQ(values[1], narrow == DType::i64 ? 2.5f : 3.25f);
+    drop(y);
+  }
+  drop(x);
+}
