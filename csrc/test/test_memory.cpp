@@ -10,7 +10,9 @@
 #include <random>
 #include <thread>
 
+#include "atlas/allocation.h"
 #include "atlas/error.h"
+#include "atlas/memory_stats.h"
 #include "check.h"
 
 using namespace hologram;
