@@ -7,9 +7,10 @@
 
 #include <cstring>
 
+#include "aten/alias.h"
+#include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/compat.h"
-#include "aten/delegate.h"
 #include "aten/pinned.h"
 #include "aten/record.h"
 #include "aten/report.h"
