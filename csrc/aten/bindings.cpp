@@ -29,11 +29,13 @@
 #include "aten/report.h"
 #include "aten/runtime.h"
 #include "aten/threads.h"
+#include "atlas/allocation.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/fork.h"
+#include "atlas/memory_stats.h"
 #include "atlas/stream.h"
 #include "cpu/system.h"
 

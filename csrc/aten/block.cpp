@@ -15,6 +15,7 @@
 #include "aten/memory_trace.h"
 #include "aten/runtime.h"
 #include "aten/transfer.h"
+#include "atlas/allocation.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {

@@ -7,9 +7,10 @@
 
 #include <cstring>
 
+#include "aten/alias.h"
+#include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/compat.h"
-#include "aten/delegate.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
 #include "aten/pinned.h"

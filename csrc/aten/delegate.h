@@ -4,23 +4,21 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "aten/alias.h"
+#include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/report.h"
 
 namespace hologram::aten {
 
-// Keeps autograd, autocast and views' bookkeeping out of the CPU kernels of a delegated call.
-class BelowAutograd {
- public:
-  BelowAutograd();
-
- private:
-  c10::impl::ExcludeDispatchKeyGuard guard_;
-};
+struct CallSchema;
 
 // For delegated calls written by hand: aliases arguments, keeps autograd out, counts the call.
 //
@@ -80,7 +78,7 @@ class OperatorDelegate {
  private:
   void call(torch::jit::Stack* stack) const;
   c10::OperatorHandle op_;
-  const struct Record* record_;
+  const CallSchema* schema_;
 };
 
 // What a native kernel of an operator needs beside its own work: the delegate for what it declines,

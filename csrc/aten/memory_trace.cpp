@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/memory_stats.h"
 #include "atlas/stream.h"
 
 namespace py = pybind11;

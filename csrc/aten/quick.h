@@ -1,6 +1,6 @@
 // Unboxed delegates for the operators real programs call most (csrc/aten/quick_calls.tsv).
 //
-// The boxed delegate of delegate.cpp serves every operator through a stack of IValues. QuickKernel
+// The boxed delegate (boxed_call.h) serves every operator through a stack of IValues. QuickKernel
 // does the same for one operator whose C++ signature is known, without the stack, in the case that
 // nearly every call is: all tensors dense and on one hologram device. What differs in any way goes
 // to the boxed delegate, which owns the rules and the error messages.
@@ -8,6 +8,7 @@
 
 #include <ATen/core/IListRef.h>
 #include <ATen/core/boxing/impl/boxing.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
 #include <string_view>
@@ -15,8 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "aten/delegate.h"
+#include "aten/alias.h"
+#include "aten/below_autograd.h"
+#include "aten/block.h"
 #include "aten/generator.h"
+#include "aten/report.h"
 
 namespace hologram::aten {
 

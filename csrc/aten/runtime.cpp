@@ -13,6 +13,7 @@
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/fork.h"
+#include "atlas/memory_stats.h"
 
 namespace hologram::aten {
 namespace {

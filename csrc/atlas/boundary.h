@@ -70,6 +70,10 @@ class BoundaryPool {
   static constexpr int pages_for(size_t nbytes) noexcept {
     return static_cast<int>((nbytes + kBoundaryPageBytes - 1) / kBoundaryPageBytes);
   }
+  // Its bytes.
+  static constexpr size_t capacity_for(size_t nbytes) noexcept {
+    return static_cast<size_t>(pages_for(nbytes)) * kBoundaryPageBytes;
+  }
 
   // Starts handing out [base, base + kBoundaryBytes); detach() ends it, with no block in use.
   void attach(void* base) noexcept;

@@ -1,11 +1,6 @@
 // The memory of one device: the boundary pool (atlas/boundary.h) for small blocks and the linear
-// pool, a caching allocator, for all others and for what the boundary pool has no room for.
-//
-// In the linear pool a request is rounded up to a size class (multiples of 64 B up to 256 B, then
-// four per power of two, so at most 25 % is lost). Blocks up to 512 KiB are carved from 1 MiB
-// segments that hold one class each; larger blocks are segments of their own. A freed block goes on
-// top of its class's stack and is the next to be handed out, because it is the warmest. Bookkeeping
-// lies outside the blocks, so the memory itself need not be addressable by the host.
+// pool (atlas/linear_pool.h), a caching allocator, for all others and for what the boundary pool
+// has no room for.
 //
 // Segments stay when their blocks are freed. They go back to the system
 // - when the limit, or the system, has no room for a new one;
@@ -37,73 +32,23 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "atlas/allocation.h"
 #include "atlas/backend.h"
 #include "atlas/boundary.h"
+#include "atlas/fence.h"
+#include "atlas/late_blocks.h"
+#include "atlas/linear_pool.h"
+#include "atlas/memory_counters.h"
+#include "atlas/memory_stats.h"
+#include "atlas/queue.h"
 #include "atlas/scratch.h"
 #include "atlas/spin_lock.h"
 
 namespace hologram {
-
-// Fields mean what they mean in c10::CachingAllocator::Stat.
-struct Counter {
-  int64_t current = 0;
-  int64_t peak = 0;
-  int64_t allocated = 0;  // sum of all increases
-  int64_t freed = 0;      // sum of all decreases
-};
-
-// The part of one pool. What neither pool holds is foreign.
-struct PoolStats {
-  Counter allocation;
-  Counter segment;
-  Counter allocated_bytes;
-  Counter reserved_bytes;
-};
-
-struct MemoryStats {
-  Counter allocation;       // blocks held by the user
-  Counter segment;          // segments held from the system
-  Counter active;           // equals `allocation` here: retired blocks do not count
-  Counter allocated_bytes;  // capacity of the blocks held by the user, foreign memory included
-  Counter reserved_bytes;   // size of the segments, foreign memory included
-  Counter requested_bytes;  // what the user asked for: allocated_bytes before rounding
-  Counter foreign_bytes;    // of these: memory the device holds but another allocator owns
-  int64_t num_alloc_retries = 0;  // requests that needed the cache to be given back first
-  int64_t num_ooms = 0;
-  int64_t num_device_alloc = 0;  // segments ever taken from the system
-  int64_t num_device_free = 0;   // segments ever given back
-  size_t limit = 0;
-  PoolStats boundary, linear;
-};
-
-struct Allocation {
-  void* data = nullptr;
-  size_t capacity = 0;  // usable bytes, >= the request
-  Fence fence{};        // up to which its last owner's work may still use it
-};
-
-struct BlockInfo {
-  const void* address;
-  size_t size;       // bytes
-  size_t requested;  // bytes asked for, 0 when inactive
-  bool active;       // held by the user, or retired
-  bool retired;
-};
-
-struct SegmentInfo {
-  const void* address;
-  size_t total_size;
-  size_t allocated_size;  // sum of the blocks held by the user
-  const char* pool;       // "boundary" or "linear"
-  // In order and without gaps. Neighbouring inactive blocks are reported as one, but not across
-  // classes of the boundary pool.
-  std::vector<BlockInfo> blocks;
-};
 
 class MemoryPool final : public Scratch {
  public:
@@ -200,53 +145,22 @@ class MemoryPool final : public Scratch {
   size_t block_capacity(const void* data) const noexcept;
 
   // Capacity of a block of the linear pool for `nbytes` bytes.
-  static size_t round_size(size_t nbytes) noexcept;
+  static size_t round_size(size_t nbytes) noexcept { return LinearPool::round_size(nbytes); }
 
   // Used by the fork guard only: no other thread is inside the pool between the two calls.
   void lock_for_fork() noexcept;
   void unlock_after_fork() noexcept;
 
  private:
-  struct Segment;
-  struct FreeBlock;
-  struct SizeClass;
-  struct Late;
-  class SegmentMap;
-  // A counter with `current` derived, so that it costs one addition per allocation and per free.
-  struct FastCounter {
-    int64_t allocated = 0, freed = 0, peak = 0;
-    int64_t allocated_before = 0, freed_before = 0;  // at the last reset_accumulated()
-    int64_t current() const noexcept { return allocated - freed; }
-    void add(int64_t amount) noexcept {
-      allocated += amount;
-      if (current() > peak) peak = current();
-    }
-    void subtract(int64_t amount) noexcept { freed += amount; }
-    Counter read() const noexcept {
-      return {current(), peak, allocated - allocated_before, freed - freed_before};
-    }
-  };
-  struct Level {
-    int64_t current = 0, peak = 0;
-    void add(int64_t amount) noexcept {
-      current += amount;
-      if (current > peak) peak = current;
-    }
-  };
-  struct PoolCounters {
-    FastCounter allocation, allocated_bytes, segment, reserved_bytes;
-    PoolStats read() const noexcept {
-      return {allocation.read(), segment.read(), allocated_bytes.read(), reserved_bytes.read()};
-    }
-  };
-
   [[noreturn]] void refuse(size_t nbytes);
   void poison(Allocation& block) const noexcept;
-  bool take(SizeClass& cls, size_t nbytes, size_t counted, const Queue* queue,
-            Allocation& block) noexcept;
-  bool take_larger(const SizeClass& cls, int classes, size_t nbytes, const Queue* queue,
-                   Allocation& block) noexcept;
   bool take_boundary(size_t nbytes, const Queue* queue, Allocation& block) noexcept;
+  bool take_linear(SizeClass& size_class, size_t nbytes, const Queue* queue,
+                   Allocation& block) noexcept;
+  bool take_larger(const SizeClass& size_class, int size_classes, size_t nbytes, const Queue* queue,
+                   Allocation& block) noexcept;
+  bool take_held(SizeClass& size_class, size_t nbytes, const Queue* queue,
+                 Allocation& block) noexcept;
   const char* give_back(void* data, Fence fence) noexcept;
   const char* give_back_under_lock(void* data, Fence fence) noexcept;
   void give_back_unless_late(void* data, Fence fence) noexcept;
@@ -256,18 +170,19 @@ class MemoryPool final : public Scratch {
   bool is_retired(const void* data) const noexcept;
   void retire_under_lock(void* data) noexcept;
   bool starts_block(const void* data) const noexcept;
-  bool grow(SizeClass& cls, size_t nbytes, const Queue* queue, Allocation& block);
+
+  // memory_growth.cpp
+  bool grow(SizeClass& size_class, size_t nbytes, const Queue* queue, Allocation& block);
   bool has_room(size_t nbytes) const noexcept;
   bool idle_beyond_need() const noexcept;
-  bool add_segment(SizeClass& cls);
+  bool add_segment(SizeClass& size_class);
   bool add_boundary() noexcept;
-  void count_allocation(PoolCounters& pool, size_t capacity, size_t nbytes) noexcept;
-  void count_deallocation(PoolCounters& pool, size_t capacity, size_t nbytes) noexcept;
-  void count_segment(PoolCounters& pool, size_t nbytes) noexcept;
-  void count_segment_end(PoolCounters& pool, size_t nbytes) noexcept;
-  std::array<FastCounter*, 10> counters() noexcept;
-  SegmentInfo boundary_snapshot() const;
   void trim_while_growing() noexcept;
+  void free_segments(Segment* list) noexcept;
+
+  // memory_report.cpp
+  SegmentInfo boundary_snapshot() const;
+  SegmentInfo linear_snapshot(const Segment& segment) const;
 
   Backend& backend_;
   const bool host_addressable_, has_vendor_, poison_freed_;
@@ -275,24 +190,15 @@ class MemoryPool final : public Scratch {
   // all data below.
   mutable std::mutex growth_;
   mutable SpinLock lock_;
-  // Of the device's totals only levels are kept: the rest is the sum of the parts.
-  PoolCounters boundary_counters_, linear_counters_;
-  FastCounter requested_bytes_, foreign_bytes_;
-  Level allocation_, allocated_bytes_, segment_, reserved_bytes_;
+  MemoryCounters counters_;
   // What is retired: blocks of the boundary pool, bytes in both.
   size_t boundary_retired_ = 0;
   int64_t retired_bytes_ = 0;
-  int64_t num_alloc_retries_ = 0, num_ooms_ = 0, num_device_alloc_ = 0, num_device_free_ = 0;
-  int64_t most_allocated_ = 0;  // bytes, before the last reset_peak()
   size_t limit_;
-  Segment* segments_ = nullptr;  // doubly linked list of all segments
-  std::unique_ptr<SizeClass[]> classes_;
-  std::unique_ptr<SegmentMap> map_;
+  LinearPool linear_;
   BoundaryPool boundary_;
   Fence boundary_fence_;  // the last one of a block that came back
-  // In a list, in the order in which they are looked at.
-  Late* late_ = nullptr;
-  Late* last_late_ = nullptr;
+  LateBlocks late_;
 };
 
 }  // namespace hologram

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/allocation.h"
 #include "atlas/backends.h"
 #include "atlas/boundary.h"
 #include "atlas/memory.h"

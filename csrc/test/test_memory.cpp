@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/allocation.h"
 #include "atlas/error.h"
+#include "atlas/memory_stats.h"
 #include "check.h"
 #include "pools.h"
 
