@@ -24,8 +24,14 @@ EXPECTED: dict[str, str] = {
         for unit in (
             "foreach:_foreach_rsqrt:*float16",
             "ops:rsqrt:bfloat16",
+            "ops:nn.functional.normalize:bfloat16",
         )
         for phase in ("noncontiguous", "backward", "forward_ad")
+    },
+    **{
+        f"ops:nn.functional.gelu:{dtype}:out": "torch's CPU kernel leaves an out= that is not "
+        "contiguous as it was; the device writes the result"
+        for dtype in ("float32", "bfloat16")
     },
     "ops:pow:float32:forward_ad": "the tangent is a difference of nearly equal numbers: "
     "against float64 the greatest relative error of the device is 1.6e-5, of the CPU 1.3e-5",

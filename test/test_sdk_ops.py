@@ -58,7 +58,7 @@ OTHERS = {"fill", "gemm", "matvec", "vector_div_i32"}
 
 
 # The device computes these by itself, like the CPU within torch's tolerance.
-OWN_MATH = {"exp", "log", "sigmoid", "sqrt", "tanh"}
+OWN_MATH = {"exp", "gelu", "log", "sigmoid", "sqrt", "tanh"}
 
 
 class OpsTestCase(HologramTestCase):

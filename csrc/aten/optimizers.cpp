@@ -139,7 +139,7 @@ struct Common {
 // Parameters whose steps are recorded together. What they make of numbers is one group with an
 // element for each of them: a CPU computes groups in blocks of 32 elements or more, so that of one
 // element would cost as much, two pow for each of the block. Not more, because a block of memory
-// that is touched in more places is no longer looked through place by place (OpenProgram::kIndexedFrom).
+// that is touched in more places has an index (OpenProgram::kIndexedFrom).
 //
 // Nor are numbers read where nobody has to wait for them, on devices that are not asynchronous: the
 // flush that reading takes costs as much as recording them, but with amp, whose steps take about a

@@ -102,6 +102,9 @@ def test_page_check_notices_a_change(
     (tmp_path / "results.json").write_text(json.dumps(recorded))
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "PAGE", tmp_path / "operators.md")
+    functions = tmp_path / "custom-operators.md"
+    functions.write_text(tool.FUNCTIONS_PAGE.read_text())
+    monkeypatch.setattr(tool, "FUNCTIONS_PAGE", functions)
     monkeypatch.setattr(tool, "RESULTS", tmp_path / "results.json")
 
     def main(*arguments: str) -> int:
