@@ -67,11 +67,16 @@ $(call needs,models): requirements/models.txt $(call needs,integrations)
 	$(PY) -m pip install --disable-pip-version-check --no-deps -r $< -c $(VENV)/constraints.txt
 	@touch $@
 
-# pip runs setup.py, which compiles only what changed; --no-deps keeps torch as it is.
-# The stamp dates from before the build: a file edited meanwhile is newer.
+# setup.py compiles only what changed. pip, which runs it three times, is needed once; --no-deps keeps
+# torch as it is. The stamp dates from before the build: a file edited meanwhile is newer.
+INSTALLED := $(VENV)/.editable
 $(BUILT): $(EXTENSION_SOURCES) setup.py pyproject.toml $(call needs,build)
 	@mkdir -p build && rm -f build/.built* && touch build/.begun
-	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@if [ $(INSTALLED) -nt pyproject.toml ]; then \
+	  echo "$(PY) setup.py -q build_ext --inplace"; $(PY) setup.py -q build_ext --inplace; \
+	else \
+	  $(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e . && touch $(INSTALLED); \
+	fi
 	@mv build/.begun $@
 
 wheel: $(call needs,build) ## dist/*.whl for this Python and this torch

@@ -7,8 +7,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from runpy import run_path
+from typing import Any
 
 ROOT = Path(__file__).parent.resolve()
 os.chdir(ROOT)
@@ -103,7 +105,7 @@ def autocast_table() -> str:
 
 
 # Translation units the quick kernels are spread over: small enough to compile side by side.
-QUICK_UNITS = 4
+QUICK_UNITS = 2
 
 
 def write_quick_kernels() -> list[str]:
@@ -157,21 +159,57 @@ def write_quick_kernels() -> list[str]:
     return sources
 
 
-# Files of csrc/aten that are compiled as one: pybind11 and torch's headers about Python and about
-# autograd take ten seconds in each that includes them.
-TOGETHER = (
-    ("bindings", "explain", "measure", "memory_trace"),
-    ("custom", "rnn", "autograd_threads", "dlpack_api", "python_methods"),
-)
+# Files that are compiled as one, because their headers take longer than they do: pybind11 and
+# torch's about Python and autograd ten seconds, torch's others two to five, the standard library's
+# two. Who knows the rows of the op table is apart from who does not: a new row recompiles little.
+UNITS = {
+    "python": "aten/bindings aten/explain aten/measure aten/memory_trace aten/custom aten/rnn "
+    "aten/autograd_threads aten/dlpack_api aten/python_methods",
+    "operators": "aten/factories aten/nn aten/autocast",
+    "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/quick",
+    "record": "aten/iteration aten/prepare aten/record aten/record_composite",
+    "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer",
+    "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
+    "aten/runtime aten/threads",
+    "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
+    "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
+    "cpu/group_run_strided cpu/strided_space atlas/algebra atlas/op_table",
+    "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
+    "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
+    "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/random atlas/stream "
+    "cpu/backend cpu/fill cpu/math cpu/memory cpu/queue cpu/system",
+    "stream": "atlas/window atlas/open_program atlas/immediates atlas/runner atlas/flush "
+    "atlas/frame atlas/keep atlas/overlap atlas/canonicalise atlas/grouping atlas/batching "
+    "atlas/dead_code atlas/plan_cache atlas/plan_text atlas/program atlas/checker",
+}
 
 
 def write_units() -> list[str]:
-    """Writes a file for each of TOGETHER that includes its members."""
-    paths = [Path(f"build/generated/python_{i}.cpp") for i in range(len(TOGETHER))]
-    for path, members in zip(paths, TOGETHER, strict=True):
-        lines = ["// Written by setup.py.", *(f'#include "aten/{name}.cpp"' for name in members)]
+    """Writes a file for each of UNITS that includes its members; returns what is compiled."""
+    paths, together = [], set()
+    for name, members in UNITS.items():
+        path = Path(f"build/generated/{name}.cpp")
+        files = [f"{member}.cpp" for member in members.split()]
+        lines = ["// Written by setup.py.", *(f'#include "{file}"' for file in files)]
         write_if_changed(ROOT / path, "\n".join([*lines, ""]))
-    return [str(path) for path in paths]
+        paths.append(str(path))
+        together.update(f"csrc/{file}" for file in files)
+    alone = (
+        path
+        for layer in ("cpu", "aten", "atlas")
+        for path in glob.glob(f"csrc/{layer}/*.cpp")
+        if path not in together
+    )
+    # What takes longest first.
+    return [paths[0], *sorted(alone, key=lambda path: "kernels_" not in path), *paths[1:]]
+
+
+def includes_torch(source: str) -> bool:
+    """Whether a source file, or a unit of UNITS, is of csrc/aten."""
+    path = Path(source)
+    if path.parent.name == "generated":
+        return "aten/" in UNITS.get(path.stem, "aten/")
+    return path.parent.name == "aten"
 
 
 # "address" compiles the extension with gcc's AddressSanitizer; `make test-asan` says how to run it.
@@ -210,13 +248,33 @@ class build_ext(BuildExtension):
 
     def build_extensions(self) -> None:
         os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
-        self.precompile()
+        precompiling = self.precompile()
+        build = self.build_extension
+
+        def with_header(extension: CppExtension) -> None:
+            """What does not include torch is compiled beside the header, the rest after it."""
+            compile = self.compiler.compile
+
+            def in_two(sources: list[str], *arguments: Any, **options: Any) -> list[str]:
+                if precompiling is not None:
+                    core = [source for source in sources if not includes_torch(source)]
+                    compile(core, *arguments, **options)
+                    precompiling()
+                return compile(sources, *arguments, **options)
+
+            self.compiler.compile = in_two
+            build(extension)
+
+        self.build_extension = with_header
         super().build_extensions()
 
-    def precompile(self) -> None:
-        """Compiles csrc/aten/precompiled.h with the flags that BuildExtension will use.
+    def precompile(self) -> Callable[[], None] | None:
+        """Starts to compile csrc/aten/precompiled.h with the flags that BuildExtension will use.
 
         With other flags the compiler would read the header instead, which only takes longer.
+
+        Returns:
+            what waits for the end; None where nothing is to be done.
         """
         (extension,) = self.extensions
         header = ROOT / "csrc/aten/precompiled.h"
@@ -233,12 +291,19 @@ class build_ext(BuildExtension):
         version = subprocess.check_output([*compiler, "--version"], text=True)
         made_from = "\n".join([shlex.join(command), version, torch.__version__, header.read_text()])
         stamp = result.with_name("made_from")
-        if not (result.exists() and stamp.exists() and stamp.read_text() == made_from):
-            # What was compiled with the old one does not name it among its dependencies.
-            shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
-            result.parent.mkdir(parents=True)
-            subprocess.run(command, check=True)
+        if result.exists() and stamp.exists() and stamp.read_text() == made_from:
+            return None
+        # What was compiled with the old one does not name it among its dependencies.
+        shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
+        result.parent.mkdir(parents=True)
+        process = subprocess.Popen(command)
+
+        def wait() -> None:
+            if process.wait() != 0:
+                raise subprocess.CalledProcessError(process.returncode, command)
             stamp.write_text(made_from)
+
+        return wait
 
     def copy_extensions_to_source(self) -> None:
         # A running process keeps the file it has mapped; it must not be overwritten under it.
@@ -259,15 +324,7 @@ setup(
     ext_modules=[
         CppExtension(
             "torch_hologram._C",
-            # What takes longest first.
-            sources=write_units()
-            + write_quick_kernels()
-            + sorted(
-                path
-                for layer in ("cpu", "aten", "atlas")
-                for path in glob.glob(f"csrc/{layer}/*.cpp")
-                if layer != "aten" or Path(path).stem not in sum(TOGETHER, ())
-            ),
+            sources=write_units() + write_quick_kernels(),
             include_dirs=[str(PRECOMPILED), str(ROOT / "csrc"), str(ROOT / "build/generated")],
             extra_compile_args=[
                 "-std=c++20",

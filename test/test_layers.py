@@ -20,7 +20,7 @@ LAYERS = {
 # The binding says what machine the package runs on, and hands torch's threads to the CPU's queues.
 EXCEPTIONS = {("aten/bindings.cpp", "cpu/system.h"), ("aten/threads.cpp", "cpu/queue.h")}
 # Patterns of several operations name them: a sum or a difference of products.
-PATTERNS = {("canonicalise.cpp", "Op::sub"), ("executor.cpp", "Op::mul")}
+PATTERNS = {("compile_operations.cpp", "Op::mul")}
 TORCH = re.compile(r'#include [<"](ATen|c10|torch|pybind11|Python\.h)')
 
 

@@ -134,9 +134,9 @@ MUTANTS = (
         "if (root(follower) < from) return false;",
     ),
     Mutant(
-        "a value of another class is used without its conversion",
+        "a value of another compute type is used without its conversion",
         GROUPING,
-        "state.in_flight = same_class;",
+        "state.in_flight = same_type;",
         "state.in_flight = true;",
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "x * 1 is x where denormals are flushed",
         ALGEBRA,
-        "if (e.program.float_mode != 0 && e.compute_class != ComputeClass::i64) return false;",
+        "if (e.program.float_mode != 0 && e.compute_type != ComputeType::i64) return false;",
         "",
     ),
     Mutant(

@@ -33,7 +33,7 @@ bool is_hologram(void* object) {
 
 // Calls the function; an exception becomes Python's, as the interface wants it.
 template <class F>
-int or_python_error(F&& function) {
+int status_of(F&& function) {
   try {
     return function();
   } catch (py::error_already_set& error) {
@@ -50,7 +50,7 @@ int or_python_error(F&& function) {
 // The memory is looked at once, while the tensor lives.
 int dltensor_from_py_object(void* object, DLTensor* out) {
   if (is_hologram(object)) {
-    const int ready = or_python_error([&] {
+    const int ready = status_of([&] {
       synchronize_tensor(THPVariable_Unpack(static_cast<PyObject*>(object)));
       return 0;
     });
@@ -72,7 +72,7 @@ int managed_tensor_from_py_object(void* object, DLManagedTensorVersioned** out) 
       !is_host_addressable(THPVariable_Unpack(static_cast<PyObject*>(object)).device().index())) {
     return torch_api->managed_tensor_from_py_object_no_sync(object, out);
   }
-  return or_python_error([&] {
+  return status_of([&] {
     const auto cpu = py::reinterpret_steal<py::object>(
         THPVariable_Wrap(shared_alias(THPVariable_Unpack(static_cast<PyObject*>(object)))));
     return torch_api->managed_tensor_from_py_object_no_sync(cpu.ptr(), out);

@@ -1,4 +1,5 @@
 #include "atlas/algebra.h"
+#include "atlas/op_table.h"
 
 #include <cmath>
 #include <utility>

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "atlas/group.h"
-#include "atlas/op_table.h"
+#include "atlas/op_info.h"
 #include "atlas/program.h"
 
 namespace hologram {

@@ -179,10 +179,10 @@ struct MicroOps {
     HOLOGRAM_INLINE static V apply(V x) { return Lanes<T, DType::bf16, W>::round_clean(x).v; }
   };
 
-  template <class Row, int place, class Y, class Z, class Rounding = AsItIs>
-  struct Operate {
+  template <class Row, int place, class Y, class Z, class Rounding>
+  struct OperateAt {
     static constexpr bool kRolled = is_heavy<T, W>(Row::kOp);
-    HOLOGRAM_INLINE Operate(const MicroOp& i, char* const* bases, long off)
+    HOLOGRAM_INLINE OperateAt(const MicroOp& i, char* const* bases, long off)
         : y(i.x, bases, off), z(i.y, bases, off) {}
     HOLOGRAM_INLINE V at(long k, V a) const {
       return Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)));
@@ -190,6 +190,14 @@ struct MicroOps {
     Y y;
     Z z;
   };
+
+  // Both orders of a commutative row are one function.
+  template <class Row>
+  static constexpr int place_of(int place) {
+    return place == 1 && Row::kInfo.arity == 2 && Row::kInfo.has(kCommutative) ? 0 : place;
+  }
+  template <class Row, int place, class Y, class Z, class Rounding = AsItIs>
+  using Operate = OperateAt<Row, place_of<Row>(place), Y, Z, Rounding>;
 
   // Both operands beside the accumulator, which is overwritten.
   template <class Row, class X, class Y, class Rounding = AsItIs>
@@ -318,8 +326,8 @@ struct MicroOps {
     product_row[0] = code_of<MultiplyThen<Row, 0, dtype, M, M, Rounding>>();
     product_row[1] = code_of<MultiplyThen<Row, 0, dtype, M, FromSplat, Rounding>>();
     product_row = table.with_product[kArithmeticCount + op] + first;
-    product_row[0] = code_of<MultiplyThen<Row, 1, dtype, M, M, Rounding>>();
-    product_row[1] = code_of<MultiplyThen<Row, 1, dtype, M, FromSplat, Rounding>>();
+    product_row[0] = code_of<MultiplyThen<Row, place_of<Row>(1), dtype, M, M, Rounding>>();
+    product_row[1] = code_of<MultiplyThen<Row, place_of<Row>(1), dtype, M, FromSplat, Rounding>>();
   }
   // What takes more than one operand from memory, or rounds to bf16.
   template <class Row>
