@@ -20,6 +20,7 @@
 #include "atlas/backends.h"
 #include "atlas/boundary.h"
 #include "atlas/memory.h"
+#include "atlas/op_table.h"
 #include "cpu/compiled_group.h"
 
 namespace {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "atlas/backends.h"
+#include "atlas/op_table.h"
 #include "atlas/window.h"
 #include "cpu/compiled_group.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atlas/device.h"
+#include "atlas/op_table.h"
 #include "check.h"
 
 using namespace hologram;
