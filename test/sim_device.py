@@ -28,9 +28,16 @@ def build_sim() -> str:
     return str(FOLDER)
 
 
-# Values that the queue works on for some time.
+# What programs may use: values that the queue works on for some time, and what a call raises.
 PRELUDE = """
 import torch
+def message(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
 def submit_additions(x, times):
     for _ in range(times):
         x = x + 1

@@ -44,7 +44,7 @@ void CpuEngine::save(RandomState& state) const {
   state.double_normal = impl->next_double_normal_sample();
 }
 
-HologramGenerator::HologramGenerator(c10::DeviceIndex device, RandomStream& stream)
+HologramGenerator::HologramGenerator(c10::DeviceIndex device, RandomSource& stream)
     : c10::GeneratorImpl(c10::Device(kHologram, device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       stream_(stream) {}
@@ -107,7 +107,7 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
     auto* made = new std::vector<at::Generator>();
     for (int index = 0; index < hologram::device_count(); ++index) {
       made->push_back(at::make_generator<HologramGenerator>(static_cast<c10::DeviceIndex>(index),
-                                                            default_random_stream(index)));
+                                                            default_random_source(index)));
     }
     return made;
   }();

@@ -13,7 +13,7 @@ namespace hologram::aten {
 // torch's CPU generator as an engine of a device's random numbers: a delegated random operator
 // gives the very numbers torch's CPU gives for the same seed, without touching the CPU's default
 // generator.
-class CpuEngine final : public RandomStream::Engine {
+class CpuEngine final : public RandomSource::Engine {
  public:
   CpuEngine();
   void load(const RandomState& state) override;
@@ -27,7 +27,7 @@ class CpuEngine final : public RandomStream::Engine {
 class HologramGenerator final : public c10::GeneratorImpl {
  public:
   // Draws from the stream of the device's default generator, or from a stream of its own.
-  HologramGenerator(c10::DeviceIndex device, RandomStream& stream);
+  HologramGenerator(c10::DeviceIndex device, RandomSource& stream);
   HologramGenerator(c10::DeviceIndex device, const RandomState& state);
 
   void set_current_seed(uint64_t seed) override;
@@ -47,8 +47,8 @@ class HologramGenerator final : public c10::GeneratorImpl {
  private:
   HologramGenerator* clone_impl() const override;
 
-  std::optional<RandomStream> own_;
-  RandomStream& stream_;
+  std::optional<RandomSource> own_;
+  RandomSource& stream_;
   mutable CpuEngine engine_;
 };
 

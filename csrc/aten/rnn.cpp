@@ -434,37 +434,40 @@ Results run(const Kind& kind, const Network& network) {
 using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
+Two one_state_of(const Kind& kind, const Network& network) {
+  auto results = run(kind, network);
+  return {std::move(results[0]), std::move(results[1])};
+}
+
 template <const Kind& kind>
 Two one_state(const Tensor& input, const Tensor& state, TensorList parameters, bool biases,
               int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  auto results = run(kind, {input,
-                            Tensor(),
-                            {state},
-                            parameters.vec(),
-                            biases,
-                            layers,
-                            dropout,
-                            train,
-                            bidirectional,
-                            batch_first});
-  return {std::move(results[0]), std::move(results[1])};
+  return one_state_of(kind, {input,
+                             Tensor(),
+                             {state},
+                             parameters.vec(),
+                             biases,
+                             layers,
+                             dropout,
+                             train,
+                             bidirectional,
+                             batch_first});
 }
 
 template <const Kind& kind>
 Two one_state_packed(const Tensor& data, const Tensor& batch_sizes, const Tensor& state,
                      TensorList parameters, bool biases, int64_t layers, double dropout, bool train,
                      bool bidirectional) {
-  auto results = run(kind, {data,
-                            batch_sizes,
-                            {state},
-                            parameters.vec(),
-                            biases,
-                            layers,
-                            dropout,
-                            train,
-                            bidirectional,
-                            false});
-  return {std::move(results[0]), std::move(results[1])};
+  return one_state_of(kind, {data,
+                             batch_sizes,
+                             {state},
+                             parameters.vec(),
+                             biases,
+                             layers,
+                             dropout,
+                             train,
+                             bidirectional,
+                             false});
 }
 
 Three lstm(const Tensor& input, TensorList states, TensorList parameters, bool biases,

@@ -100,7 +100,7 @@ void check_member(const Program& program, const Group& group, const Batch::Membe
   const Touched touched = touched_by(group, member);
   for (const uint16_t a : touched.stored) {
     for (const uint16_t b : member.accesses) {
-      require(overlaps.count({a, b}) == 0, "a store meets a part of an operand: group", number);
+      require(overlaps.count({a, b}) == 0, "a store overlaps a part of an operand: group", number);
     }
   }
 }
@@ -120,7 +120,7 @@ void check_apart(const Program& program, const Batch& batch, const Overlaps& ove
       for (const uint16_t a : *accesses) {
         for (const auto& [other, b] : stores[program.accesses[a].slot]) {
           require(other == i || (a != b && overlaps.count({a, b}) == 0),
-                  "two members of a batch meet: group", number);
+                  "two members of a batch overlap: group", number);
         }
       }
     }

@@ -73,10 +73,10 @@ Device& device(int index) {
   return make_device(index);
 }
 
-RandomStream& default_random_stream(int index) {
+RandomSource& default_random_source(int index) {
   check_device_index(index);
   static auto* streams = [] {
-    auto* made = new std::deque<RandomStream>();  // leaked on purpose, as the devices
+    auto* made = new std::deque<RandomSource>();  // leaked on purpose, as the devices
     for (int i = 0; i < device_count(); ++i) made->emplace_back(RandomState(kDefaultSeed));
     return made;
   }();

@@ -74,7 +74,7 @@ Device* device_if_used(int index) noexcept;
 
 // What the default generator of a device draws from. Throws what device() throws, without making
 // the device: programs seed all devices and use one.
-RandomStream& default_random_stream(int index);
+RandomSource& default_random_source(int index);
 
 // The device whose memory `pointer` lies in, nullptr if none.
 Device* device_owning(const void* pointer) noexcept;

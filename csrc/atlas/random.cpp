@@ -9,7 +9,7 @@ RandomState::RandomState(uint64_t given) : seed(given) {
   }
 }
 
-void RandomStream::lend(Engine& engine) {
+void RandomSource::lend(Engine& engine) {
   const std::lock_guard guard(mutex_);
   if (engine_ == &engine) return;
   if (engine_ != nullptr) engine_->save(state_);
@@ -17,7 +17,7 @@ void RandomStream::lend(Engine& engine) {
   engine_ = &engine;
 }
 
-RandomState RandomStream::state() {
+RandomState RandomSource::state() {
   const std::lock_guard guard(mutex_);
   if (engine_ != nullptr) engine_->save(state_);
   return state_;

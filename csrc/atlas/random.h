@@ -27,7 +27,7 @@ struct RandomState {
 
 // What a generator draws from. The numbers come from engines (torch's CPU generator is one), and
 // one of them has the state at a time.
-class RandomStream {
+class RandomSource {
  public:
   class Engine {
    public:
@@ -38,7 +38,7 @@ class RandomStream {
     ~Engine() = default;
   };
 
-  explicit RandomStream(const RandomState& state) : state_(state) {}
+  explicit RandomSource(const RandomState& state) : state_(state) {}
 
   // From the return on `engine` continues the sequence, until it is lent to another one. Engines
   // must not draw at the same time.

@@ -38,6 +38,24 @@ HOLOGRAM_ELEMENT(f64, double)
 template <DType dtype>
 using Element = typename ElementOf<dtype>::type;
 
+// body.operator()<D>() with the element type of `dtype`; Truth is that of b8.
+template <class Truth, class Body>
+void with_element(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::b8: body.template operator()<Truth>(); break;
+    case DType::u8: body.template operator()<uint8_t>(); break;
+    case DType::i8: body.template operator()<int8_t>(); break;
+    case DType::i16: body.template operator()<int16_t>(); break;
+    case DType::i32: body.template operator()<int32_t>(); break;
+    case DType::i64: body.template operator()<int64_t>(); break;
+    case DType::f16: body.template operator()<F16>(); break;
+    case DType::bf16: body.template operator()<Bf16>(); break;
+    case DType::f32: body.template operator()<float>(); break;
+    case DType::f64: body.template operator()<double>(); break;
+    default: break;
+  }
+}
+
 // ---- lanes of f32 that a narrow type can hold ----
 
 // Nearest bf16, ties to even. NaN stays NaN.

@@ -19,10 +19,12 @@
 #include "atlas/op_table.h"
 #include "atlas/window.h"
 #include "cpu/compiled_group.h"
+#include "operands.h"
 
 namespace {
 
 using namespace hologram;
+using namespace hologram::test;
 
 constexpr int kRounds = 31;
 constexpr int kOps = 10;
@@ -106,15 +108,6 @@ struct Stream {
   }
 };
 
-View dense(BlockState* block) {
-  return {block, 0, DType::f32, Layout::dense, {}};
-}
-View number(float value) {
-  return {nullptr, std::bit_cast<int32_t>(value), DType::f32, Layout::dense, {}};
-}
-Operands binary(Op op, int64_t count, View out, View x, View y) {
-  return {static_cast<Code>(op), DType::f32, 2, count, {}, out, {x, y, {}}};
-}
 Operands unary(Op op, int64_t count, View out, View x) {
   return {static_cast<Code>(op), DType::f32, 1, count, {}, out, {x, {}, {}}};
 }

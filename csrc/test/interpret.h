@@ -12,22 +12,10 @@
 
 namespace hologram::cpu {
 
-// body.operator()<D>() with the element type of `dtype`.
+// The truth values of memory are bool here.
 template <class Body>
 void with_element(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::b8: body.template operator()<bool>(); break;
-    case DType::u8: body.template operator()<uint8_t>(); break;
-    case DType::i8: body.template operator()<int8_t>(); break;
-    case DType::i16: body.template operator()<int16_t>(); break;
-    case DType::i32: body.template operator()<int32_t>(); break;
-    case DType::i64: body.template operator()<int64_t>(); break;
-    case DType::f16: body.template operator()<F16>(); break;
-    case DType::bf16: body.template operator()<Bf16>(); break;
-    case DType::f32: body.template operator()<float>(); break;
-    case DType::f64: body.template operator()<double>(); break;
-    default: break;
-  }
+  with_element<bool>(dtype, body);
 }
 
 template <class T>

@@ -1,21 +1,18 @@
 // Streams for tests: blocks of a heap, and a window whose programs the interpreter runs.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "atlas/block_state.h"
-#include "atlas/op_table.h"
-#include "atlas/operands.h"
 #include "atlas/plan_cache.h"
 #include "atlas/window.h"
 #include "interpreter.h"
+#include "operands.h"
 
 namespace hologram::test {
 
@@ -59,30 +56,6 @@ struct TestBlock final : BlockState {
   Heap& heap;
 };
 
-inline void drop(TestBlock* block) {
-  if (Window::keep(block)) return;
-  block->give_back_memory();
-  delete block;
-}
-
-inline View dense(TestBlock* block, DType dtype = DType::f32, int64_t offset = 0) {
-  return {block, offset, dtype, Layout::dense};
-}
-
-// A part of a matrix of floats.
-inline View part(TestBlock* block, int64_t offset, std::span<const int64_t> strides) {
-  return {block, 4 * offset, DType::f32, Layout::strided, 0, strides.data()};
-}
-
-inline View number(float value) {
-  return {nullptr, static_cast<int64_t>(std::bit_cast<uint32_t>(value)), DType::f32,
-          Layout::scalar};
-}
-
-inline Operands binary(Op op, int64_t count, View out, View a, View b, DType dtype = DType::f32) {
-  return {static_cast<Code>(op), dtype, 2, count, {}, out, {a, b, {}}};
-}
-
 template <class E>
 struct StreamOn {
   Heap heap;
@@ -100,12 +73,7 @@ struct StreamOn {
     block->born = 0;
     return block;
   }
-  static std::vector<float> read(TestBlock* block) {
-    Window::finish(*block);
-    std::vector<float> values(block->bytes / 4);
-    std::memcpy(values.data(), block->data, block->bytes);
-    return values;
-  }
+  static std::vector<float> read(TestBlock* block) { return test::read(block); }
 };
 using Stream = StreamOn<Interpreter>;
 

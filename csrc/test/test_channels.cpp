@@ -9,8 +9,10 @@
 #include "atlas/memory.h"
 #include "check.h"
 #include "interpreter.h"
+#include "operands.h"
 
 using namespace hologram;
+using namespace hologram::test;
 using interpreter::Interpreter;
 
 namespace {
@@ -68,12 +70,6 @@ struct PoolBlock final : BlockState {
   MemoryPool& pool;
 };
 
-void drop(BlockState* block) {
-  if (Window::keep(block)) return;
-  block->give_back_memory();
-  delete block;
-}
-
 struct SlowDevice {
   explicit SlowDevice(bool asynchronous = true) : backend(asynchronous) {}
   ~SlowDevice() {
@@ -110,24 +106,8 @@ struct SlowDevice {
   }
 };
 
-std::vector<float> read(BlockState* block) {
-  Window::finish(*block);
-  std::vector<float> values(block->bytes / 4);
-  std::memcpy(values.data(), block->data, block->bytes);
-  return values;
-}
-
-View dense(BlockState* block) {
-  return {block, 0, DType::f32, Layout::dense};
-}
-View number(float value) {
-  return {nullptr, static_cast<int64_t>(std::bit_cast<uint32_t>(value)), DType::f32,
-          Layout::scalar};
-}
 Operands binary(Op op, BlockState* out, BlockState* a, View b) {
-  return {
-      static_cast<Code>(op), DType::f32, 2, static_cast<int64_t>(out->bytes / 4), {}, dense(out),
-      {dense(a), b, {}}};
+  return test::binary(op, static_cast<int64_t>(out->bytes / 4), dense(out), dense(a), b);
 }
 
 constexpr StreamId kFirst = 2, kSecond = 4;  // of the pool

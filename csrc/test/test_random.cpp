@@ -11,7 +11,7 @@ using namespace hologram;
 namespace {
 
 // Counts its draws in the state.
-class Counting final : public RandomStream::Engine {
+class Counting final : public RandomSource::Engine {
  public:
   void load(const RandomState& state) override {
     state_ = state;
@@ -44,28 +44,28 @@ TEST(random_state_starts_as_the_standard_library_does) {
   }
 }
 
-TEST(random_stream_moves_with_its_state_from_engine_to_engine) {
-  RandomStream stream{RandomState(7)};
+TEST(random_source_moves_with_its_state_from_engine_to_engine) {
+  RandomSource source{RandomState(7)};
   Counting first, second;
-  stream.lend(first);
+  source.lend(first);
   first.draw();
-  stream.lend(first);  // has it already
+  source.lend(first);  // has it already
   CHECK(first.loads == 1);
-  CHECK(stream.state().next == 1);
+  CHECK(source.state().next == 1);
   first.draw();
-  stream.lend(second);
+  source.lend(second);
   CHECK(second.state().next == 2);
   CHECK(second.state().seed == 7);
   second.draw();
-  CHECK(stream.state().next == 3);
-  stream.lend(first);
+  CHECK(source.state().next == 3);
+  source.lend(first);
   CHECK(first.state().next == 3);
   CHECK(first.loads == 2);
 }
 
-TEST(random_default_stream_belongs_to_a_device_and_makes_none) {
-  CHECK_THROWS(default_random_stream(device_count()), InvalidDevice, "out of range");
-  RandomStream& stream = default_random_stream(0);
-  CHECK(&stream == &default_random_stream(0));
-  CHECK(stream.state().seed == kDefaultSeed);
+TEST(random_default_source_belongs_to_a_device_and_makes_none) {
+  CHECK_THROWS(default_random_source(device_count()), InvalidDevice, "out of range");
+  RandomSource& source = default_random_source(0);
+  CHECK(&source == &default_random_source(0));
+  CHECK(source.state().seed == kDefaultSeed);
 }

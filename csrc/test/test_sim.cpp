@@ -11,8 +11,10 @@
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 #include "check.h"
+#include "operands.h"
 
 using namespace hologram;
+using namespace hologram::test;
 
 namespace {
 
@@ -42,19 +44,6 @@ struct SimBlock final : BlockState {
   Device& device;
 };
 
-void drop(SimBlock* block) {
-  if (Window::keep(block)) return;
-  block->give_back_memory();
-  delete block;
-}
-
-View dense(SimBlock* block) {
-  return {block, 0, DType::f32, Layout::dense};
-}
-View number(float value) {
-  return {nullptr, static_cast<int64_t>(std::bit_cast<uint32_t>(value)), DType::f32,
-          Layout::scalar};
-}
 void record(Code code, int arity, int64_t count, SimBlock* out, View a, View b = {}) {
   out->device.channels().first().window.record(
       {code, DType::f32, static_cast<uint8_t>(arity), count, {}, dense(out), {a, b, {}}});
