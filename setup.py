@@ -229,9 +229,12 @@ write_if_changed(
 # CPU's kernels for one that runs plans on the host. Beside torch_hologram.h, in the wheel as well.
 CPU_HEADERS = ("code", "compiled_group", "parallel", "system", "threaded_code")
 HEADERS = sorted(glob.glob("csrc/atlas/*.h")) + [f"csrc/cpu/{name}.h" for name in CPU_HEADERS]
+INCLUDE = ROOT / "torch_hologram/include"
+for stale in INCLUDE.glob("*/*.h"):
+    if f"csrc/{stale.relative_to(INCLUDE)}" not in HEADERS:
+        stale.unlink()
 for header in HEADERS:
-    installed = ROOT / "torch_hologram/include" / Path(header).relative_to("csrc")
-    write_if_changed(installed, Path(header).read_text())
+    write_if_changed(INCLUDE / Path(header).relative_to("csrc"), Path(header).read_text())
 
 
 # csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
