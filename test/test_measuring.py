@@ -259,7 +259,7 @@ class TestAgreement(HologramTestCase):
         ways = [listed, loop, statement, timed_by_events]
         # Medians of interleaved rounds; a machine that is busy gets more of them before it fails.
         times: dict[Callable[[], None], list[float]] = {way: [] for way in [kept, *ways]}
-        for attempt in range(6):
+        for attempt in range(16):
             for _ in range(7):
                 times[kept].append(cpu_seconds(kept))
                 with keep_results():
