@@ -447,7 +447,8 @@ void GroupCompiler::finish() {
   size += static_cast<size_t>(slot_count_) * kernels_.lanes * dtype_size(own_);
   for (auto& use : out.uses_) {
     use.scratch = static_cast<uint32_t>(size);
-    size += round_up(static_cast<size_t>(kernels_.lanes) * use.size);
+    const size_t tiles = out.strided_ ? kRowTiles : 1;
+    size += round_up(tiles * static_cast<size_t>(kernels_.lanes) * use.size);
   }
   if (size > UINT32_MAX / 2) throw Error("cannot compute the group: its frame is too large");
   out.frame_size_ = static_cast<uint32_t>(size);

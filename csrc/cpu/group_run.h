@@ -71,6 +71,9 @@ class GroupRun {
   // ---- strided operands: tile by tile (group_run_strided.cpp) ----
 
   void strided_range(const Member& member, int64_t begin, int64_t end) const;
+  bool has_long_rows(const StridedSpace& space) const;
+  void rows_range(const Member& member, int64_t begin, int64_t end) const;
+  void tiles_range(const Member& member, int64_t begin, int64_t end) const;
   char* place_tile(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
                    const char** held) const;
   void choose_prefetches(Member& member) const;

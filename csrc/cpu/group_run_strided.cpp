@@ -1,5 +1,9 @@
-// Groups with strided operands: tile by tile, in place where an operand's elements are
-// contiguous, through a copy where they are not.
+// Groups with strided operands: in place where an operand's elements are contiguous, through a copy
+// where they are not.
+//
+// Where rows, the innermost dimension, are as long as a tile, they are run tiles at a time, each
+// row with a tail of its own: a bias or a scale of rows costs as little as a dense operand. Shorter
+// rows are run tile by tile, across their ends.
 #include <algorithm>
 #include <cstring>
 
@@ -8,14 +12,87 @@
 namespace hologram::cpu {
 
 void GroupRun::strided_range(const Member& member, int64_t begin, int64_t end) const {
+  if (has_long_rows(*member.space)) {
+    rows_range(member, begin, end);
+  } else {
+    tiles_range(member, begin, end);
+  }
+}
+
+// Whether rows are run one by one: what is stored has to be contiguous in them.
+bool GroupRun::has_long_rows(const StridedSpace& space) const {
+  const int inner = space.rank() - 1;
+  if (space.sizes()[inner] < kernels_.lanes) return false;
+  for (size_t u = 0; u < group_.uses_.size(); ++u) {
+    const auto& use = group_.uses_[u];
+    if (use.strided && use.stored && space.strides(u)[inner] != use.size) return false;
+  }
+  return true;
+}
+
+void GroupRun::rows_range(const Member& member, int64_t begin, int64_t end) const {
+  const StridedSpace& space = *member.space;
+  const int inner = space.rank() - 1;
+  const int64_t lanes = kernels_.lanes, row = space.sizes()[inner];
+  // Elements of a row that a copy holds.
+  const int64_t copied = std::min<int64_t>(kRowTiles * lanes, row);
+  const auto stride_of = [&](size_t u) {
+    const auto& use = group_.uses_[u];
+    return use.strided ? space.strides(u)[inner] : int64_t{use.size};
+  };
+  bool copies = false;
+  for (size_t u = 0; u < group_.uses_.size(); ++u) {
+    copies = copies || stride_of(u) != group_.uses_[u].size;
+  }
+  int64_t position[kMaxRank];
+  space.find(begin, position);
+  char* const* bases = member.pointers();
+  char** tile = tile_pointers(member.frame);
+  const char* held[kHeld] = {};  // the element that fills a copy
+  for (int64_t at = begin, n = 0; at < end; at += n, space.advance(position, n)) {
+    const auto address = [&](size_t u) {
+      const auto& use = group_.uses_[u];
+      return bases[use.operand] + (use.strided ? space.offset(u, position) : at * use.size);
+    };
+    n = std::min(row - position[inner], end - at);
+    const bool whole = n >= lanes;
+    if (whole && copies) n = std::min(n, kRowTiles * lanes);
+    if (whole) n -= n % lanes;
+    for (size_t u = 0; u < group_.uses_.size(); ++u) {
+      const auto& use = group_.uses_[u];
+      const int64_t stride = stride_of(u);
+      char* const data = address(u);
+      if (whole && stride == use.size) {
+        tile[use.operand] = data;
+        continue;
+      }
+      char* const scratch = member.frame + use.scratch;
+      tile[use.operand] = scratch;
+      if (!use.loaded) continue;
+      if (stride == 0 && u < kHeld) {
+        if (held[u] == data) continue;
+        held[u] = data;
+        copy_strided(scratch, use.size, data, 0, copied, use.size);
+        continue;
+      }
+      copy_strided(scratch, use.size, data, stride, n, use.size);
+      if (!whole) std::memset(scratch + n * use.size, 0, static_cast<size_t>(lanes - n) * use.size);
+    }
+    group_.run_(group_.code_.data(), tile, 0, whole ? n * size_ : 1, nullptr, 0);
+    if (whole) continue;
+    for (size_t u = 0; u < group_.uses_.size(); ++u) {
+      const auto& use = group_.uses_[u];
+      if (!use.stored) continue;
+      std::memcpy(address(u), member.frame + use.scratch, static_cast<size_t>(n) * use.size);
+    }
+  }
+}
+
+void GroupRun::tiles_range(const Member& member, int64_t begin, int64_t end) const {
   const StridedSpace& space = *member.space;
   char* frame = member.frame;
   int64_t position[kMaxRank];
-  int64_t rest = begin;
-  for (int d = space.rank() - 1; d >= 0; --d) {
-    position[d] = rest % space.sizes()[d];
-    rest /= space.sizes()[d];
-  }
+  space.find(begin, position);
   char* const* bases = member.pointers();
   char** tile = tile_pointers(frame);
   const char* held[kHeld] = {};

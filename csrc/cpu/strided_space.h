@@ -25,6 +25,14 @@ class StridedSpace {
   // In bytes, of the operand of a use.
   const int64_t* strides(size_t use) const { return numbers_.data() + (use + 1) * step_; }
 
+  // The position of an element.
+  void find(int64_t element, int64_t* position) const {
+    for (int d = rank_ - 1; d >= 0; --d) {
+      position[d] = element % sizes()[d];
+      element /= sizes()[d];
+    }
+  }
+
   int64_t offset(size_t use, const int64_t* position) const {
     int64_t bytes = 0;
     for (int d = 0; d < rank_; ++d) bytes += position[d] * strides(use)[d];

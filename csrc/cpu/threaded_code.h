@@ -23,6 +23,9 @@ struct MicroOp {
   Reference x, y;
 };
 
+// Tiles of a row that are run at a time where an operand has to be copied.
+constexpr int64_t kRowTiles = 4;
+
 // Memory that is worth fetching ahead.
 struct Prefetch {
   int32_t pointer;

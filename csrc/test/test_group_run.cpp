@@ -12,6 +12,20 @@ using namespace hologram;
 using namespace hologram::cpu;
 using namespace hologram::test;
 
+namespace {
+
+struct Threads : Parallel {
+  int threads() const override { return 4; }
+  void run(int threads, Body body, void* context) override {
+    std::vector<std::thread> all;
+    for (int i = 1; i < threads; ++i) all.emplace_back(body, context, i);
+    body(context, 0);
+    for (std::thread& thread : all) thread.join();
+  }
+};
+
+}  // namespace
+
 TEST(group_tails_of_every_length) {
   Random random(2);
   for (const ComputeType c : kComputeTypes) {
@@ -22,6 +36,47 @@ TEST(group_tails_of_every_length) {
       b.store(b.op(Op::mul, b.own(), sum, b.immediate(b.own())), b.operand(b.own()));
       b.store(b.op(Op::lt, DType::b8, x, sum), b.operand(DType::b8));
       if (!check_group(b.group, make_scene(b.group, {count}, random), "tail")) return;
+    }
+  }
+}
+
+// Rows around the lengths of tiles, beside operands that are contiguous, repeated and neither in
+// them; of one thread, and of several, which begin anywhere in a row.
+TEST(group_rows_of_every_length) {
+  Random random(13);
+  Threads threads;
+  for (const int64_t row : {1, 31, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 1025}) {
+    for (const int64_t rows : {int64_t{5}, 40'000 / row}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::b8}) {
+        Builder b(ComputeType::f32);
+        const uint16_t x = b.load(b.operand(DType::f32));
+        const uint16_t bias = b.load(b.operand(dtype, Layout::strided), DType::f32);
+        const uint16_t scale = b.load(b.operand(dtype, Layout::strided), DType::f32);
+        const uint16_t turned = b.load(b.operand(DType::f32, Layout::strided));
+        const uint16_t sum = b.op(Op::add, DType::f32, b.op(Op::mul, DType::f32, x, scale), bias);
+        b.store(b.op(Op::maximum, DType::f32, sum, turned), b.operand(DType::f32));
+        b.store(sum, b.operand(DType::bf16, Layout::strided));
+        Scene scene = make_scene(b.group, {rows, row}, random, false);
+        const auto size = static_cast<int64_t>(dtype_size(dtype));
+        // Of a matrix of these rows, in elements: bias, scale, transposed, and rows with a gap.
+        const int64_t strides[][3] = {{0, 1, size}, {1, 0, size}, {1, rows, 4}, {row + 3, 1, 2}};
+        for (size_t k = 0; k < 4; ++k) {
+          const size_t operand = k < 3 ? k + 1 : 5;
+          const auto [down, along, bytes] = strides[k];
+          const int64_t extent = down * (rows - 1) + along * (row - 1) + 1;
+          scene.memory[operand] = Memory(static_cast<size_t>(extent * bytes));
+          fill_random(scene.memory[operand],
+                      k < 2    ? dtype
+                      : k == 2 ? DType::f32
+                               : DType::bf16,
+                      random);
+          scene.first[operand] = 0;
+          scene.strides[operand * 2] = down * bytes;
+          scene.strides[operand * 2 + 1] = along * bytes;
+        }
+        if (!check_group(b.group, scene, "row")) return;
+        if (!check_group(b.group, scene, "row of threads", threads)) return;
+      }
     }
   }
 }
@@ -47,20 +102,6 @@ TEST(group_broadcasts) {
     }
   }
 }
-
-namespace {
-
-struct Threads : Parallel {
-  int threads() const override { return 4; }
-  void run(int threads, Body body, void* context) override {
-    std::vector<std::thread> all;
-    for (int i = 1; i < threads; ++i) all.emplace_back(body, context, i);
-    body(context, 0);
-    for (std::thread& thread : all) thread.join();
-  }
-};
-
-}  // namespace
 
 TEST(group_threads_share_the_work) {
   Random random(5);
