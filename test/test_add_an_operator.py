@@ -184,8 +184,6 @@ for name in NAMES:
     mine = [torch.ones(1000, dtype=recorded, device="hologram") for _ in range(arity)]
     explained = torch.hologram.explain(lambda: function(*[m + m for m in mine]) * 2)
     assert explained.passes == 1, explained
-    report = [line for line in str(torch.hologram.fallback_report()).splitlines() if name in line]
-    assert all(" native " in line for line in report), report
 print("checked", *NAMES)
 """
 
