@@ -213,10 +213,10 @@ class TestInTheExtension(TestCase):
             self.assertIn("checked", run(tree, "-c", CHECK, *names))
             some = f"({' or '.join(names)}) and (float32 or bfloat16 or int64)"
             run(tree, "-m", "pytest", "-q", "test/conformance", "-k", some)
+            run(tree, "tools/operators.py")
             lists = ["test/test_pointwise_native.py", "test/test_custom.py"]
             run(tree, "-m", "pytest", "-q", *lists, "-k", "Table or Docs")
             run(tree, "-m", "pytest", "-q", "test/test_composites.py")
-            run(tree, "tools/operators.py")
             changed = {
                 str(name)
                 for name, content in before.items()
