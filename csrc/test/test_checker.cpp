@@ -32,7 +32,8 @@ TEST(checker_finds_what_a_pass_gets_wrong) {
   broken([](Batch& b) { b.group.nodes.front().a = 9; }, "a load has no operand");
   broken([](Batch& b) { b.group.nodes[1].a = 1; }, "used before it is there");
   broken([](Batch& b) { b.group.operands[0].dtype = DType::bf16; }, "not what its group says");
-  broken([](Batch& b) { b.members.push_back(b.members.front()); }, "two members of a batch overlap");
+  broken([](Batch& b) { b.members.push_back(b.members.front()); },
+         "two members of a batch overlap");
   broken([](Batch& b) { b.members.front().accesses.pop_back(); }, "operands are missing");
   const auto wrong = [&](auto&& damage, const char* what) {
     Program copy = program;
