@@ -86,12 +86,6 @@ constexpr Contraction kContractions[] = {
     {"z - x * y = fma(-x, y, z)", Op::sub, false, true, false},
 };
 
-int arity_of(const Node& node) {
-  return node.kind == NodeKind::compute                                ? op_info(node.op).arity
-         : node.kind == NodeKind::cast || node.kind == NodeKind::store ? 1
-                                                                       : 0;
-}
-
 }  // namespace
 
 std::optional<uint16_t> simplified(const Expression& expression, Op op, DType dtype,

@@ -25,15 +25,6 @@ Overlaps overlaps_of(const Program& program) {
   return all;
 }
 
-int arity_of(const Node& node) {
-  switch (node.kind) {
-    case NodeKind::compute: return op_info(node.op).arity;
-    case NodeKind::cast:
-    case NodeKind::store: return 1;
-    default: return 0;
-  }
-}
-
 void check_group(const Group& group, size_t number) {
   std::set<uint16_t> stored;
   for (size_t i = 0; i < group.nodes.size(); ++i) {

@@ -32,7 +32,7 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
   for (size_t i = draft.nodes.size(); i-- > 0;) {
     const Node& node = draft.nodes[i];
     if (!live[i] || node.kind == NodeKind::load || node.kind == NodeKind::immediate) continue;
-    const int arity = node.kind == NodeKind::cast ? 1 : op_info(node.op).arity;
+    const int arity = arity_of(node);
     live[node.a] = true;
     if (arity > 1) live[node.b] = true;
     if (arity > 2) live[node.c] = true;
@@ -67,7 +67,7 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
       member.immediates.push_back(draft.immediates[node.a]);
       node.a = static_cast<uint16_t>(member.immediates.size() - 1);
     } else {
-      const int arity = node.kind == NodeKind::cast ? 1 : op_info(node.op).arity;
+      const int arity = arity_of(node);
       node.a = renamed[node.a];
       node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
       node.c = arity > 2 ? renamed[node.c] : uint16_t{0};

@@ -15,7 +15,7 @@ namespace hologram {
 uint64_t next_flush_number() noexcept;
 
 enum class FlushReason : uint8_t {
-  read,  // something outside the stream touches a block of the program
+  read,  // something outside the instruction stream touches a block of the program
   user,  // torch.hologram.flush()
   synchronize,
   full,  // too many instructions, too many bytes, or too many accesses of one memory

@@ -53,6 +53,16 @@ struct Node {
   uint16_t a = 0, b = 0, c = 0;
 };
 
+// How many values a node is made of: its a, b and c in this order.
+inline int arity_of(const Node& node) {
+  switch (node.kind) {
+    case NodeKind::compute: return op_info(node.op).arity;
+    case NodeKind::cast:
+    case NodeKind::store: return 1;
+    default: return 0;
+  }
+}
+
 struct Group {
   ComputeType compute_type;
   std::vector<Operand> operands;

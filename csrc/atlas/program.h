@@ -1,4 +1,4 @@
-// A recorded program: what a stream's window collects until it is flushed.
+// A recorded program: what a window collects until it is flushed.
 //
 // A program is kept as parallel arrays. Some of them say what is computed, free of addresses, sizes
 // and numbers: those are the key under which its plan is cached. The others hold what changes from

@@ -1,4 +1,4 @@
-// The window of a stream: instructions that have been recorded and not yet executed.
+// A window of the instruction stream: what has been recorded and not yet executed.
 //
 // A thread records; whoever needs a result, or finds the window full, flushes: the program is
 // closed, canonicalised (or its plan found in the cache) and run on the calling thread.
@@ -84,8 +84,8 @@ class Window {
     before_record_.store(hook, std::memory_order_release);
   }
 
-  // Called before what outside a stream touches makes a window run, outside all locks, while it is
-  // not null. If it throws, nothing runs, and that is thrown.
+  // Called before what outside the instruction stream touches makes a window run, outside all
+  // locks, while it is not null. If it throws, nothing runs, and that is thrown.
   static void set_before_read(Hook hook) noexcept {
     before_read_.store(hook, std::memory_order_release);
   }

@@ -68,12 +68,6 @@ const TypeKernels& GroupCompiler::choose(const GroupKernels& kernels, const Grou
   return kernels.types[static_cast<size_t>(group.compute_type)];
 }
 
-int GroupCompiler::arity(const Node& node) {
-  return node.kind == NodeKind::compute                                ? op_info(node.op).arity
-         : node.kind == NodeKind::cast || node.kind == NodeKind::store ? 1
-                                                                       : 0;
-}
-
 uint16_t GroupCompiler::argument(const Node& node, int k) {
   return k == 0 ? node.a : k == 1 ? node.b : node.c;
 }
@@ -88,7 +82,7 @@ void GroupCompiler::count_uses() {
   for (size_t i = nodes.size(); i-- > 0;) {
     const Node& node = nodes[i];
     if (node.kind != NodeKind::store && values_[i].uses == 0) continue;
-    for (int k = 0; k < arity(node); ++k) ++values_[argument(node, k)].uses;
+    for (int k = 0; k < arity_of(node); ++k) ++values_[argument(node, k)].uses;
     if (node.kind == NodeKind::store) {
       next_store_[i] = values_[node.a].first_store;
       values_[node.a].first_store = static_cast<int>(i);
@@ -131,7 +125,7 @@ void GroupCompiler::lay_out() {
       }
     } else {
       int most = 0, count = 0;
-      for (int k = 0; k < arity(node); ++k) {
+      for (int k = 0; k < arity_of(node); ++k) {
         const Value& v = values_[argument(node, k)];
         if (v.is_leaf) continue;
         if (v.registers > most) {
@@ -156,7 +150,7 @@ bool GroupCompiler::is_clean_unrounded(const Node& node) const {
     case NodeKind::immediate: return true;
     default: break;
   }
-  for (int k = 0; k < arity(node); ++k) {
+  for (int k = 0; k < arity_of(node); ++k) {
     if (!values_[argument(node, k)].clean) return false;
   }
   return true;
@@ -268,7 +262,7 @@ bool GroupCompiler::is_square(const Node& node) const {
 // The operand that has to be in the accumulator first, or -1.
 int GroupCompiler::first_operand(int v) const {
   const Node& node = group_.nodes[v];
-  const int n = arity(node);
+  const int n = arity_of(node);
   if (n < 2) return n == 0 ? -1 : node.a;
   const int args[3] = {node.a, node.b, node.c};
   if (n == 3) return heaviest_of(args, -1);

@@ -43,7 +43,6 @@ class GroupCompiler {
 
   static const TypeKernels& choose(const GroupKernels& kernels, const Group& group);
   static size_t index(Op op) { return static_cast<size_t>(op); }
-  static int arity(const Node& node);
   static uint16_t argument(const Node& node, int k);
   void count_uses();
   void lay_out();
