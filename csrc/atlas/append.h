@@ -41,7 +41,7 @@ inline uint16_t OpenProgram::space_of(int64_t count) {
   for (size_t i = counts.size(); i-- > 0;) {
     if (counts[i] == count) return static_cast<uint16_t>(i);
   }
-  counts.push(count);
+  counts.push_back(count);
   return static_cast<uint16_t>(counts.size() - 1);
 }
 
@@ -54,8 +54,7 @@ inline uint16_t OpenProgram::space_of(int64_t count) {
   if (view.layout == Layout::strided) [[unlikely]]
     return strided_access_of(view, operands, space, number, written);
   SlotState& state = state_of(view, number);
-  const uint64_t key = packed(state.slot, view.dtype, view.layout,
-                              view.layout == Layout::scalar ? uint16_t{0} : space, uint16_t{0});
+  const uint64_t key = packed(state.slot, view.dtype, Layout::dense, space, uint16_t{0});
   if (state.last_access < 0) {  // nothing to compare with
     const auto access = static_cast<uint16_t>(program.accesses.size());
     program.accesses.push(std::bit_cast<AccessKey>(key));
@@ -76,6 +75,14 @@ inline uint16_t OpenProgram::space_of(int64_t count) {
   return another_access(state, view, operands, key, written);
 }
 
+// The elements of an operand.
+inline uint16_t OpenProgram::space_of(const View& view, const Operands& operands, uint16_t space) {
+  if (view.layout == Layout::scalar) return space_of(1);
+  if (view.spread != kEach) [[unlikely]]
+    return space_of(spread_count(view.spread, operands.dimensions));
+  return space;
+}
+
 inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
   const ComputeType compute = compute_type_of(dtype);
   return static_cast<Source>(kImmediate | immediates_.find_or_add(program, bits, compute));
@@ -89,8 +96,10 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
   instruction.dtype = operands.dtype;
   instruction.arity = static_cast<uint8_t>(operands.arity);
   instruction.space = space;
+  instruction.structure = 0;
   instruction.kept = 0;
   instruction.turn = 0;
+  unsigned spreads = operands.out.spread;
   for (size_t i = 0; i < 3; ++i) {
     const View& in = operands.in[i];
     if (static_cast<int>(i) >= operands.arity) {
@@ -98,10 +107,16 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
     } else if (in.block == nullptr && in.temporary == 0) {
       instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
     } else {
-      instruction.in[i] = access_of(in, operands, space, number, false);
+      const Spread spread = in.layout == Layout::scalar ? kOne : in.spread;
+      spreads |= unsigned{spread} << (3 + 3 * i);
+      instruction.in[i] = access_of(in, operands, space_of(in, operands, space), number, false);
     }
   }
-  instruction.out = access_of(operands.out, operands, space, number, true);
+  instruction.spreads = static_cast<uint16_t>(spreads);
+  if (operands.dimensions.columns != 0) [[unlikely]]
+    instruction.structure = structure_of(operands.dimensions);
+  instruction.out =
+      access_of(operands.out, operands, space_of(operands.out, operands, space), number, true);
   bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
 }
 

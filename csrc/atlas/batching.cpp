@@ -20,7 +20,8 @@ std::string signature(const Group& group) {
   };
   for (const Operand& operand : group.operands) {
     const uint16_t fields[] = {static_cast<uint16_t>(operand.dtype),
-                               static_cast<uint16_t>(operand.layout), operand.area};
+                               static_cast<uint16_t>(operand.layout), operand.area,
+                               uint16_t{operand.spread}};
     append(fields);
   }
   text.push_back('|');

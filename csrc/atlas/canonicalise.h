@@ -8,6 +8,7 @@
 //   - A store is made only if somebody may read it: a live block, a later group, or an instruction
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.
+//   - A value that is one for each row is computed beside the elements of the rows.
 //
 // Where results are kept (keep.h), values that no instruction reads are stored too, and groups of
 // different turns are neither joined nor batched.
@@ -17,8 +18,9 @@
 // That is not exact, and off by default.
 //
 // Groups. An instruction joins the group of a value or an operand it shares if nothing it depends
-// on is stored in a later group. Memory is ordered by bytes, not by storages: a group reads what it
-// loads before it stores anything, so an instruction goes to a later group than
+// on is stored in a later group. It is of the group's space, or of its rows and reads a value of
+// the group that is one for each row. Memory is ordered by bytes, not by storages: a group reads
+// what it loads before it stores anything, so an instruction goes to a later group than
 //   - the stores that it reads from memory,
 //   - stores to a part of the bytes it writes, and
 //   - loads of a part of the bytes it writes; loads of exactly these bytes may be in its own group.
@@ -39,7 +41,8 @@ struct Batch {
     std::vector<uint16_t> accesses;    // of the program, one per operand
     std::vector<uint16_t> immediates;  // of the program
     uint16_t space;
-    uint16_t shape;  // of the strided operands, 0 if there are none
+    uint16_t shape;      // of the strided operands, 0 if there are none
+    uint16_t structure;  // of the space, 0 where the group has none
   };
   std::vector<Member> members;
 };

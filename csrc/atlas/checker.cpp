@@ -1,5 +1,7 @@
 #include "atlas/checker.h"
 
+#include "atlas/operands.h"
+
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -50,7 +52,18 @@ void check_group(const Group& group, size_t number) {
         require(stored.count(node.b) == 0, "an operand is stored twice: group", number);
         stored.insert(node.b);
         break;
+      case NodeKind::fold:
+        require(op_info(node.op).fold != nullptr, "there is no such fold: group", number);
+        require(node.b == kRows || node.b == kColumns || node.b == kPlanesAndColumns,
+                "a fold has no such result: group", number);
+        break;
       default: break;
+    }
+    for (int k = 0; k < arity_of(node); ++k) {
+      const Node& operand = group.nodes[values[k]];
+      const bool over_rows = operand.kind == NodeKind::fold && operand.b != kRows;
+      require(!over_rows || node.kind == NodeKind::store,
+              "a fold over rows is not just stored: group", number);
     }
   }
   require(!stored.empty(), "nothing is stored: group", number);
@@ -69,6 +82,19 @@ Touched touched_by(const Group& group, const Batch::Member& member) {
   return result;
 }
 
+// The count of an operand's elements.
+uint16_t space_of(const Program& program, const Batch::Member& member, const Operand& operand) {
+  if (operand.layout == Layout::scalar) {
+    return static_cast<uint16_t>(std::ranges::find(program.counts, 1) - program.counts.begin());
+  }
+  if (operand.layout == Layout::strided || operand.spread == kEach) return member.space;
+  const Structure& structure = program.structures[member.structure];
+  const int64_t planes = program.counts[structure.planes], rows = program.counts[structure.rows],
+                columns = program.counts[structure.columns];
+  const int64_t count = spread_count(operand.spread, {planes, rows, columns});
+  return static_cast<uint16_t>(std::ranges::find(program.counts, count) - program.counts.begin());
+}
+
 void check_member(const Program& program, const Group& group, const Batch::Member& member,
                   const Overlaps& overlaps, size_t number) {
   require(member.accesses.size() == group.operands.size(), "operands are missing: group", number);
@@ -81,9 +107,11 @@ void check_member(const Program& program, const Group& group, const Batch::Membe
   for (size_t i = 0; i < member.accesses.size(); ++i) {
     require(member.accesses[i] < program.accesses.size(), "an access is unknown: group", number);
     const AccessKey& key = program.accesses[member.accesses[i]];
-    require(key.dtype == group.operands[i].dtype && key.layout == group.operands[i].layout,
+    const Operand& operand = group.operands[i];
+    require(key.dtype == operand.dtype &&
+                (key.layout == Layout::strided) == (operand.layout == Layout::strided),
             "an operand is not what its group says: group", number);
-    require(key.layout == Layout::scalar || key.space == member.space,
+    require(key.space == space_of(program, member, operand),
             "an operand is of another space: group", number);
     require(key.layout != Layout::strided || key.shape == member.shape,
             "an operand is of another shape: group", number);
@@ -156,8 +184,8 @@ void validate(const Program& program) {
   for (size_t i = 0; i < program.accesses.size(); ++i) {
     const AccessKey& key = program.accesses[i];
     require(key.slot < program.slots.size(), "an access has no block: access", i);
-    require(key.layout == Layout::scalar || key.space < program.counts.size(),
-            "an access has no space: access", i);
+    require(key.layout != Layout::scalar, "an access is a scalar: access", i);
+    require(key.space < program.counts.size(), "an access has no space: access", i);
     require((key.layout == Layout::strided) == (key.shape != 0), "an access has no shape: access",
             i);
     require(key.shape == 0 || key.shape < program.shapes.size(), "a shape is unknown: access", i);
@@ -171,13 +199,19 @@ void validate(const Program& program) {
   for (size_t i = 0; i < program.code.size(); ++i) {
     const Instruction& instruction = program.code[i];
     require(instruction.code <= kCopy, "there is no such operation: instruction", i);
+    const bool folds = is_fold(instruction.code);
     const int arity =
-        instruction.code == kCopy ? 1 : op_info(static_cast<Op>(instruction.code)).arity;
+        instruction.code == kCopy || folds ? 1 : op_info(op_of(instruction.code)).arity;
+    require(!folds || op_info(op_of(instruction.code)).fold != nullptr,
+            "there is no such fold: instruction", i);
+    require(instruction.structure == 0 || instruction.structure < program.structures.size(),
+            "the dimensions are unknown: instruction", i);
+    require(!folds || instruction.structure != 0, "a fold has no dimensions: instruction", i);
     require(instruction.arity == arity, "operands are missing: instruction", i);
     require(instruction.space < program.counts.size(), "the space is unknown: instruction", i);
     require(instruction.out < program.accesses.size(), "the result is unknown: instruction", i);
-    const AccessKey& out = program.accesses[instruction.out];
-    require(out.layout != Layout::scalar, "many results go to one element: instruction", i);
+    require(folds != (instruction.out_spread() == kEach),
+            "many results go to one element: instruction", i);
     for (int k = 0; k < arity; ++k) {
       const Source source = instruction.in[static_cast<size_t>(k)];
       const bool immediate = (source & kImmediate) != 0;

@@ -46,14 +46,19 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
   Batch::Member member;
   member.space = draft.space;
   member.shape = 0;
+  member.structure = 0;
+  std::vector<Draft::Place> places;
   Group& group = batch.group;
   group.compute_type = draft.compute_type;
   std::vector<uint16_t> renamed(draft.nodes.size());
-  const auto operand = [&](uint16_t access) {
-    const uint16_t index = operand_of(member.accesses, access);
+  const auto operand = [&](Draft::Place place) {
+    const uint16_t index = operand_of(places, place);
     if (index == group.operands.size()) {
-      const AccessKey& key = program.accesses[access];
-      group.operands.push_back({key.dtype, key.layout, area(program, member, key.slot)});
+      const AccessKey& key = program.accesses[place.access];
+      member.accesses.push_back(place.access);
+      const Layout layout =
+          key.layout == Layout::dense && place.spread == kOne ? Layout::scalar : key.layout;
+      group.operands.push_back({key.dtype, layout, area(program, member, key.slot), place.spread});
       if (key.layout == Layout::strided) member.shape = key.shape;
     }
     return index;
@@ -62,14 +67,14 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
     if (!live[i]) continue;
     Node node = draft.nodes[i];
     if (node.kind == NodeKind::load) {
-      node.a = operand(draft.accesses[node.a]);
+      node.a = operand(draft.operands[node.a]);
     } else if (node.kind == NodeKind::immediate) {
       member.immediates.push_back(draft.immediates[node.a]);
       node.a = static_cast<uint16_t>(member.immediates.size() - 1);
     } else {
       const int arity = arity_of(node);
       node.a = renamed[node.a];
-      node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
+      if (node.kind != NodeKind::fold) node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
       node.c = arity > 2 ? renamed[node.c] : uint16_t{0};
     }
     renamed[i] = static_cast<uint16_t>(group.nodes.size());
@@ -77,12 +82,13 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
   }
   for (const ValueId id : stores) {
     const Value& value = values[id];
-    const uint16_t place = operand(value.access);
+    const uint16_t place = operand({value.access, value.spread});
     group.nodes.push_back(
         {NodeKind::store, Op{}, program.accesses[value.access].dtype, renamed[value.node], place});
   }
   if (program.contracts) contract(group);
   group.immediates = static_cast<int>(member.immediates.size());
+  if (is_structured(group)) member.structure = draft.structure;
   batch.members.push_back(std::move(member));
   return batch;
 }

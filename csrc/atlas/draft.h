@@ -17,6 +17,7 @@ struct Value {
   uint16_t node;
   DType dtype;
   uint16_t access;      // where its instruction writes it
+  Spread spread;        // of that, in the group's space
   bool wanted = false;  // somebody reads it from memory
 };
 
@@ -25,17 +26,26 @@ constexpr ValueId kNoValue = ~ValueId{0};
 
 // A group while it is put together. Stores are added at the end.
 struct Draft {
+  // An access as the group goes through it.
+  struct Place {
+    uint16_t access;
+    Spread spread;
+    bool operator==(const Place&) const = default;
+  };
+
   Draft(ComputeType compute, uint16_t space_number) : compute_type(compute), space(space_number) {}
   ComputeType compute_type;
   uint16_t space;
   uint16_t shape = 0;
+  uint16_t structure = 0;
   uint16_t turn = 0;
   std::vector<Node> nodes;
-  std::vector<uint16_t> accesses;    // operands that are loaded, then those stored to
+  std::vector<Spread> spreads;       // of each value
+  std::vector<Place> operands;       // that are loaded, then those stored to
   std::vector<uint16_t> immediates;  // numbers of the program's
   struct Load {
     uint16_t node;
-    uint16_t access;
+    Place place;
     std::vector<ValueId> sources;  // values that must have been stored before
   };
   std::vector<Load> loads;
@@ -45,11 +55,11 @@ struct Draft {
   std::optional<size_t> merged_into{};  // a later one
 };
 
-inline uint16_t operand_of(std::vector<uint16_t>& accesses, uint16_t access) {
-  const auto found = std::find(accesses.begin(), accesses.end(), access);
-  if (found != accesses.end()) return static_cast<uint16_t>(found - accesses.begin());
-  accesses.push_back(access);
-  return static_cast<uint16_t>(accesses.size() - 1);
+inline uint16_t operand_of(std::vector<Draft::Place>& operands, Draft::Place place) {
+  const auto found = std::find(operands.begin(), operands.end(), place);
+  if (found != operands.end()) return static_cast<uint16_t>(found - operands.begin());
+  operands.push_back(place);
+  return static_cast<uint16_t>(operands.size() - 1);
 }
 
 // The groups of a program in the order in which they were begun.

@@ -15,8 +15,9 @@ std::string operation_names(const Group& group) {
   constexpr size_t kMostNames = 8;
   std::vector<std::string_view> names;
   for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::compute) continue;
-    const std::string_view name = op_info(node.op).name;
+    if (node.kind != NodeKind::compute && node.kind != NodeKind::fold) continue;
+    const OpInfo& info = op_info(node.op);
+    const std::string_view name = node.kind == NodeKind::fold ? info.fold : info.name;
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   if (names.empty()) names.push_back("copy");
@@ -34,10 +35,10 @@ std::shared_ptr<const Failure> failure_of(const std::exception& error) {
   return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
 }
 
-bool covers(const Program& program, uint16_t access, uint16_t space) {
+bool covers(const Program& program, uint16_t access) {
   const AccessKey& key = program.accesses[access];
   return key.layout == Layout::dense && program.places[access].offset == 0 &&
-         static_cast<size_t>(program.counts[space]) * dtype_size(key.dtype) >=
+         static_cast<size_t>(program.counts[key.space]) * dtype_size(key.dtype) >=
              slot_bytes(program, key.slot);
 }
 
@@ -77,7 +78,7 @@ void Frame::mark_stores(const Group& group, const Batch::Member& member,
   for (const Node& node : group.nodes) {
     if (node.kind != NodeKind::store) continue;
     const uint16_t access = member.accesses[node.b];
-    if (failure || covers(*program_, access, member.space)) {
+    if (failure || covers(*program_, access)) {
       failures[program_->accesses[access].slot] = failure;
     }
   }
@@ -122,8 +123,14 @@ void Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals) {
     for (const uint16_t number : member.immediates) {
       immediates_.push_back(program.immediates[number]);
     }
-    bindings_.push_back(
-        {nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr});
+    Binding binding{nullptr, nullptr, count, static_cast<int>(sizes.size()), sizes.data(), nullptr};
+    if (member.structure != 0) {
+      const Structure& structure = program.structures[member.structure];
+      binding.planes = program.counts[structure.planes];
+      binding.rows = program.counts[structure.rows];
+      binding.columns = program.counts[structure.columns];
+    }
+    bindings_.push_back(binding);
   }
   // Only now they have stopped moving.
   size_t operand = 0, immediate = 0, stride = 0;

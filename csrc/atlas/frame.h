@@ -117,6 +117,6 @@ class Frame {
 };
 
 // Whether storing to an access leaves nothing of what its block held.
-bool covers(const Program& program, uint16_t access, uint16_t space);
+bool covers(const Program& program, uint16_t access);
 
 }  // namespace hologram

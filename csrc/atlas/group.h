@@ -6,6 +6,16 @@
 // A group computes in one type: f32, f64 or i64. A value in flight has its representation
 // (b8 is 0 or 1 in it), rounded to the value's dtype: a bf16 value is a float that bf16 can hold.
 // So the bits do not depend on whether a value passed through memory on its way.
+//
+// A space has up to three dimensions: planes, rows and columns. What an operand or a value has of
+// them is its spread: an element for each element of the space, one for each row, one for each
+// column. A reduction folds a value over the columns, the rows or both, into one of smaller spread.
+//
+// The order of a fold is part of what a group means. Along a row, element j goes to accumulator
+// j mod kFoldBytes / size of a compute type's element; these meet in a tree, the upper half joining
+// the lower one until one is left. A row that is longer than a class (kClassBytes of the compute
+// type) is folded class by class. Down the rows, each chunk of kFoldRows is folded in order.
+// Classes and chunks are joined two neighbours at a time, until one is left.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +28,23 @@ namespace hologram {
 
 enum class ComputeType : uint8_t { f32, f64, i64 };
 
+// The dimensions of a space in which elements differ, a bit each. Where there is one plane, its bit
+// is that of the rows.
+using Spread = uint8_t;
+inline constexpr Spread kOne = 0;
+inline constexpr Spread kPlanes = 1, kMiddle = 2;  // of three dimensions only
+inline constexpr Spread kRows = 3;                 // one for each row of each plane
+inline constexpr Spread kColumns = 4;
+inline constexpr Spread kPlanesAndColumns = 5;
+inline constexpr Spread kEach = 7;
+
+inline constexpr int64_t kFoldBytes = 512;
+inline constexpr int64_t kClassBytes = 12'288;
+inline constexpr int64_t kFoldRows = 64;
+
 // Where the elements of an operand lie. The iteration space is row-major over `sizes`.
 enum class Layout : uint8_t {
-  dense,    // element i of the space at address + i * size
+  dense,    // element i at address + i * size, counted in the dimensions of the operand's spread
   scalar,   // the same element for all (a broadcast 0-dim operand)
   strided,  // by the strides of the binding; loads only, or stores to distinct elements
 };
@@ -32,6 +56,7 @@ struct Operand {
   // that of another operand exactly, element for element, or shares nothing with it; that of two
   // stores is always disjoint. One area for all is right, several let stores happen earlier.
   uint16_t area = 0;
+  Spread spread = kEach;  // of a dense operand
 };
 
 enum class NodeKind : uint8_t {
@@ -40,12 +65,15 @@ enum class NodeKind : uint8_t {
   compute,    // op over values a, b, c (as many as the op has)
   cast,       // a: value of the same compute type; rounds it to the node's dtype
   store,      // a: value, b: operand. Converts as load does. Defines no value.
+  fold,       // op over the elements of value a; b: spread of the result
 };
 
 // Node i defines value i. Values are used after their definition only. Every load reads what memory
 // held before the group, whatever the order of nodes. A store may not go to a scalar operand.
 // Nothing rounds an immediate: one of a narrow dtype that only arithmetic uses may be any number of
 // the compute type. A NaN among them is the default one (its payload is zero).
+// The spread of what is computed is that of its operands together; what is stored has at most the
+// operand's. A fold over rows (one whose result has columns) may only be stored, as it is.
 struct Node {
   NodeKind kind;
   Op op;  // of compute
@@ -58,6 +86,7 @@ inline int arity_of(const Node& node) {
   switch (node.kind) {
     case NodeKind::compute: return op_info(node.op).arity;
     case NodeKind::cast:
+    case NodeKind::fold:
     case NodeKind::store: return 1;
     default: return 0;
   }
@@ -70,6 +99,17 @@ struct Group {
   int immediates = 0;
 };
 
+// Whether the space has dimensions.
+inline bool is_structured(const Group& group) {
+  for (const Operand& operand : group.operands) {
+    if (operand.layout == Layout::dense && operand.spread != kEach) return true;
+  }
+  for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::fold) return true;
+  }
+  return false;
+}
+
 // What changes from flush to flush. The arrays are the caller's, for the time of the run.
 struct Binding {
   void* const* operands = nullptr;       // address of element 0, one per operand
@@ -79,6 +119,7 @@ struct Binding {
   const int64_t* sizes = nullptr;        // rank
   // Bytes, rank for each operand in order (also for those that are not strided).
   const int64_t* strides = nullptr;
+  int64_t planes = 1, rows = 1, columns = 0;  // of a structured group
 };
 
 }  // namespace hologram

@@ -48,17 +48,50 @@ class Grouping {
     return 0;
   }
 
-  bool fits(const Draft& draft, const Instruction& instruction, uint16_t shape) const {
-    return draft.space == instruction.space &&
-           draft.compute_type == compute_type_of(instruction.dtype) &&
-           (shape == 0 || draft.shape == 0 || draft.shape == shape) &&
-           draft.nodes.size() + 8 <= kMostNodes && draft.accesses.size() + 4 <= kMostOperands;
+  // How an instruction belongs to a group: what its spreads are in the group's space.
+  enum class Level : uint8_t { elements, rows };
+
+  // Whether an instruction of such a space may be computed in a group, by what they are.
+  std::optional<Level> level_in(const Draft& draft, const Instruction& instruction,
+                                uint16_t shape) const {
+    if (draft.compute_type != compute_type_of(instruction.dtype) ||
+        draft.nodes.size() + 8 > kMostNodes || draft.operands.size() + 4 > kMostOperands) {
+      return std::nullopt;
+    }
+    if (draft.space == instruction.space) {
+      const bool agree =
+          (shape == 0 || draft.shape == 0 || draft.shape == shape) &&
+          may_share(draft.structure, instruction.structure) &&
+          ((shape | draft.shape) == 0 || (instruction.structure | draft.structure) == 0);
+      return agree ? std::optional(Level::elements) : std::nullopt;
+    }
+    const bool of_rows = draft.structure != 0 && instruction.structure == 0 && shape == 0 &&
+                         program_.structures[draft.structure].all_rows == instruction.space;
+    return of_rows ? std::optional(Level::rows) : std::nullopt;
+  }
+  static bool may_share(uint16_t structure, uint16_t other) {
+    return structure == 0 || other == 0 || structure == other;
+  }
+  static Spread spread_at(Level level, Spread spread) {
+    return level == Level::rows && spread == kEach ? kRows : spread;
   }
 
   // The value that a source is while it is in flight.
   ValueId flying(Source source) const {
     if ((source & kImmediate) != 0 || !states_[source].in_flight) return kNoValue;
     return states_[source].latest;
+  }
+  // Whether an instruction can read a value as its operand `index` in the value's group, or one
+  // with which that is merged.
+  bool may_read(ValueId id, const Instruction& instruction, size_t index, Level level) const {
+    const Value& value = result_.values[id];
+    if (value.spread != kEach && value.spread != kRows) return false;  // a fold over rows
+    const Spread spread = spread_at(level, instruction.spread(index));
+    if (value.spread == spread) return true;
+    // Of one row there is one element.
+    const Draft& draft = result_.groups[value.group];
+    return spread == kOne && value.spread == kRows && draft.structure != 0 &&
+           program_.accesses[value.access].space == program_.accesses[instruction.in[index]].space;
   }
 
   // Moves the first group's nodes into the second, a later one, if nothing in between minds.
@@ -67,8 +100,10 @@ class Grouping {
     Draft& target = result_.groups[into];
     if (source.space != target.space || source.compute_type != target.compute_type ||
         (source.shape != 0 && target.shape != 0 && source.shape != target.shape) ||
+        !may_share(source.structure, target.structure) ||
+        ((source.shape | target.shape) != 0 && (source.structure | target.structure) != 0) ||
         source.nodes.size() + target.nodes.size() + 8 > kMostNodes ||
-        source.accesses.size() + target.accesses.size() + 4 > kMostOperands) {
+        source.operands.size() + target.operands.size() + 4 > kMostOperands) {
       return false;
     }
     for (const size_t follower : source.followers) {
@@ -77,11 +112,12 @@ class Grouping {
     const auto base = static_cast<uint16_t>(target.nodes.size());
     for (Node node : source.nodes) {
       switch (node.kind) {
-        case NodeKind::load: node.a = operand_of(target.accesses, source.accesses[node.a]); break;
+        case NodeKind::load: node.a = operand_of(target.operands, source.operands[node.a]); break;
         case NodeKind::immediate:
           target.immediates.push_back(source.immediates[node.a]);
           node.a = static_cast<uint16_t>(target.immediates.size() - 1);
           break;
+        case NodeKind::fold: node.a = static_cast<uint16_t>(node.a + base); break;
         default:
           node.a = static_cast<uint16_t>(node.a + base);
           node.b = static_cast<uint16_t>(node.b + base);
@@ -89,6 +125,7 @@ class Grouping {
       }
       target.nodes.push_back(node);
     }
+    target.spreads.insert(target.spreads.end(), source.spreads.begin(), source.spreads.end());
     for (auto& load : source.loads) {
       load.node = static_cast<uint16_t>(load.node + base);
       target.loads.push_back(std::move(load));
@@ -102,6 +139,7 @@ class Grouping {
     target.followers.insert(target.followers.end(), source.followers.begin(),
                             source.followers.end());
     if (target.shape == 0) target.shape = source.shape;
+    if (target.structure == 0) target.structure = source.structure;
     source = Draft(source.compute_type, source.space);
     source.merged_into = into;
     return true;
@@ -115,20 +153,28 @@ class Grouping {
     std::vector<size_t> strict, weak, values;
   };
 
-  Constraints constraints(const Instruction& instruction, std::optional<size_t> joins) const {
+  Constraints constraints(const Instruction& instruction, size_t joins, Level level) const {
     Constraints result;
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
       if ((source & kImmediate) != 0) continue;
-      if (const ValueId id = flying(source); id != kNoValue) {
+      if (const ValueId id = flying(source);
+          id != kNoValue && may_read(id, instruction, static_cast<size_t>(i), level)) {
         if (result_.values[id].group != joins) result.values.push_back(result_.values[id].group);
         continue;
       }
       for (const ValueId id : stored(source)) result.strict.push_back(result_.values[id].group);
     }
     const auto& out = states_[instruction.out];
-    for (const size_t group : out.loaded_in) result.weak.push_back(root(group));
-    if (out.latest != kNoValue) result.weak.push_back(result_.values[out.latest].group);
+    const Draft::Place place{instruction.out, spread_at(level, instruction.out_spread())};
+    for (const size_t loader : out.loaded_in) {
+      const size_t group = root(loader);
+      (loads_alike(result_.groups[group], place) ? result.weak : result.strict).push_back(group);
+    }
+    if (out.latest != kNoValue) {
+      const Value& value = result_.values[out.latest];
+      (value.spread == place.spread ? result.weak : result.strict).push_back(value.group);
+    }
     for (const uint16_t other : overlaps_[instruction.out]) {
       for (const size_t group : states_[other].loaded_in) result.strict.push_back(root(group));
       if (states_[other].latest != kNoValue) {
@@ -136,6 +182,13 @@ class Grouping {
       }
     }
     return result;
+  }
+
+  // Whether a group loads an access element by element as it would store it, if it does.
+  static bool loads_alike(const Draft& draft, const Draft::Place& place) {
+    return std::ranges::all_of(draft.loads, [&](const Draft::Load& load) {
+      return load.place.access != place.access || load.place.spread == place.spread;
+    });
   }
 
   // The values that a load of an access from memory reads.
@@ -151,15 +204,18 @@ class Grouping {
   // Chooses a group to join, merging those that the instruction brings together.
   std::optional<size_t> choose(const Instruction& instruction, uint16_t shape) {
     std::vector<size_t> candidates;
-    const auto consider = [&](size_t group) {
-      if (group >= turn_begin_ && fits(result_.groups[group], instruction, shape)) {
-        candidates.push_back(group);
-      }
+    const auto consider = [&](size_t group, bool shares = false) {
+      if (group < turn_begin_) return;
+      const auto level = level_in(result_.groups[group], instruction, shape);
+      // Beside elements of rows that it has nothing to do with it would gain nothing.
+      if (level && (*level == Level::elements || shares)) candidates.push_back(group);
     };
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
       if ((source & kImmediate) != 0) continue;
-      if (const ValueId id = flying(source); id != kNoValue) consider(result_.values[id].group);
+      if (const ValueId id = flying(source); id != kNoValue) {
+        consider(result_.values[id].group, true);
+      }
       if (states_[source].touched_in) consider(root(*states_[source].touched_in));
     }
     if (const auto group = states_[instruction.out].touched_in) consider(root(*group));
@@ -167,7 +223,8 @@ class Grouping {
     candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
     for (; !candidates.empty(); candidates.pop_back()) {
       const size_t last = candidates.back();
-      const Constraints bounds = constraints(instruction, last);
+      const Level level = *level_in(result_.groups[last], instruction, shape);
+      const Constraints bounds = constraints(instruction, last, level);
       const auto before = [&](size_t group) { return group < last; };
       const auto not_after = [&](size_t group) { return group <= last; };
       const bool later = !std::ranges::all_of(bounds.strict, before) ||
@@ -176,24 +233,27 @@ class Grouping {
       if (later) continue;
       for (size_t i = candidates.size() - 1; i-- > 0;) {
         const bool strict = std::ranges::find(bounds.strict, candidates[i]) != bounds.strict.end();
-        if (!strict && shares_value(instruction, candidates[i])) merge(candidates[i], last);
+        if (!strict && shares_value(instruction, candidates[i], level)) merge(candidates[i], last);
       }
       return last;
     }
     return std::nullopt;
   }
 
-  bool shares_value(const Instruction& instruction, size_t group) const {
-    for (int i = 0; i < instruction.arity; ++i) {
-      const ValueId id = flying(instruction.in[static_cast<size_t>(i)]);
-      if (id != kNoValue && result_.values[id].group == group) return true;
+  bool shares_value(const Instruction& instruction, size_t group, Level level) const {
+    for (size_t i = 0; i < instruction.arity; ++i) {
+      const ValueId id = flying(instruction.in[i]);
+      if (id != kNoValue && result_.values[id].group == group &&
+          may_read(id, instruction, i, level)) {
+        return true;
+      }
     }
     return false;
   }
 
   uint16_t emit(Draft& draft, Node node) {
     order_operands(node);
-    if (node.kind == NodeKind::compute || node.kind == NodeKind::cast) {
+    if (node.kind != NodeKind::load && node.kind != NodeKind::immediate) {
       for (size_t i = 0; i < draft.nodes.size(); ++i) {
         const Node& old = draft.nodes[i];
         if (old.kind == node.kind && old.op == node.op && old.dtype == node.dtype &&
@@ -202,31 +262,41 @@ class Grouping {
         }
       }
     }
+    Spread spread = 0;
+    const uint16_t values[] = {node.a, node.b, node.c};
+    for (int k = 0; k < arity_of(node); ++k) spread |= draft.spreads[values[k]];
+    if (node.kind == NodeKind::fold) spread = static_cast<Spread>(node.b);
+    return push(draft, node, spread);
+  }
+
+  static uint16_t push(Draft& draft, const Node& node, Spread spread) {
     draft.nodes.push_back(node);
+    draft.spreads.push_back(spread);
     return static_cast<uint16_t>(draft.nodes.size() - 1);
   }
 
-  uint16_t load(size_t group, uint16_t access, DType dtype, std::vector<ValueId> sources) {
+  uint16_t load(size_t group, Draft::Place place, DType dtype, std::vector<ValueId> sources) {
     Draft& draft = result_.groups[group];
     for (const auto& old : draft.loads) {
-      if (old.access == access && draft.nodes[old.node].dtype == dtype && old.sources == sources) {
+      if (old.place == place && draft.nodes[old.node].dtype == dtype && old.sources == sources) {
         return old.node;
       }
     }
-    const uint16_t operand = operand_of(draft.accesses, access);
-    draft.nodes.push_back({NodeKind::load, Op{}, dtype, operand});
-    const auto node = static_cast<uint16_t>(draft.nodes.size() - 1);
-    draft.loads.push_back({node, access, std::move(sources)});
-    auto& state = states_[access];
+    const uint16_t operand = operand_of(draft.operands, place);
+    const uint16_t node = push(draft, {NodeKind::load, Op{}, dtype, operand}, place.spread);
+    draft.loads.push_back({node, place, std::move(sources)});
+    auto& state = states_[place.access];
     if (state.loaded_in.empty() || state.loaded_in.back() != group)
       state.loaded_in.push_back(group);
     state.touched_in = group;
     return node;
   }
 
-  // The node that is a source of the instruction, converted to `dtype`.
-  uint16_t source_node(size_t group, Source source, DType dtype) {
+  // The node that is operand `index` of the instruction, converted to `dtype`.
+  uint16_t source_node(size_t group, const Instruction& instruction, size_t index, Level level,
+                       DType dtype) {
     Draft& draft = result_.groups[group];
+    const Source source = instruction.in[index];
     if ((source & kImmediate) != 0) {
       const auto number = static_cast<uint16_t>(source & ~kImmediate);
       for (size_t i = 0; i < draft.nodes.size(); ++i) {
@@ -237,15 +307,16 @@ class Grouping {
         }
       }
       draft.immediates.push_back(number);
-      draft.nodes.push_back(
-          {NodeKind::immediate, Op{}, dtype, static_cast<uint16_t>(draft.immediates.size() - 1)});
-      return static_cast<uint16_t>(draft.nodes.size() - 1);
+      const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
+      return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
     }
     const ValueId id = flying(source);
-    if (id != kNoValue && result_.values[id].group == group) {
+    if (id != kNoValue && result_.values[id].group == group &&
+        may_read(id, instruction, index, level)) {
       return converted(draft, result_.values[id].node, result_.values[id].dtype, dtype);
     }
-    return load(group, source, dtype, id != kNoValue ? std::vector<ValueId>{id} : stored(source));
+    return load(group, {source, spread_at(level, instruction.spread(index))}, dtype,
+                id != kNoValue ? std::vector<ValueId>{id} : stored(source));
   }
 
   // A value of dtype `from` as one of dtype `to` of the same compute type.
@@ -279,7 +350,8 @@ class Grouping {
       result_.groups.back().turn = turn_;
     }
     const size_t group = *chosen;
-    const Constraints bounds = constraints(instruction, group);
+    const Level level = *level_in(result_.groups[group], instruction, shape);
+    const Constraints bounds = constraints(instruction, group, level);
     for (const auto* list : {&bounds.strict, &bounds.weak, &bounds.values}) {
       for (const size_t before : *list) {
         if (before == group) continue;
@@ -288,34 +360,42 @@ class Grouping {
       }
     }
     if (result_.groups[group].shape == 0) result_.groups[group].shape = shape;
+    if (result_.groups[group].structure == 0) {
+      result_.groups[group].structure = instruction.structure;
+    }
 
     std::array<uint16_t, 3> in{};
     for (int i = 0; i < instruction.arity; ++i) {
       const auto k = static_cast<size_t>(i);
-      in[k] = source_node(group, instruction.in[k], source_dtype(instruction, i));
+      in[k] = source_node(group, instruction, k, level, source_dtype(instruction, i));
     }
     Draft& draft = result_.groups[group];
     DType dtype = instruction.dtype;
     uint16_t node = in[0];
-    if (instruction.code != kCopy) {
-      const Op op = static_cast<Op>(instruction.code);
+    if (is_fold(instruction.code)) {
+      node = emit(draft, {NodeKind::fold, op_of(instruction.code), dtype, in[0],
+                          uint16_t{instruction.out_spread()}});
+    } else if (instruction.code != kCopy) {
+      const Op op = op_of(instruction.code);
       dtype = result_dtype(op, instruction.dtype);
       node = compute(draft, op, dtype, in);
     }
-    write(group, instruction.out, node, dtype);
+    write(group, {instruction.out, spread_at(level, instruction.out_spread())}, node, dtype);
     result_.values.back().wanted = instruction.kept != 0;
   }
 
-  void write(size_t group, uint16_t access, uint16_t node, DType dtype) {
+  void write(size_t group, Draft::Place place, uint16_t node, DType dtype) {
+    const auto [access, spread] = place;
     const DType memory = program_.accesses[access].dtype;
     Draft& draft = result_.groups[group];
     const bool same_type = memory == DType::b8 || compute_type_of(memory) == draft.compute_type;
-    if (memory != dtype && same_type) {
+    const bool over_rows = spread != kEach && spread != kRows;  // it may only be stored as it is
+    if (memory != dtype && same_type && !over_rows) {
       node = converted(draft, node, dtype, memory);
       dtype = memory;
     }
     const auto id = static_cast<ValueId>(result_.values.size());
-    result_.values.push_back({group, node, dtype, access});
+    result_.values.push_back({group, node, dtype, access, spread});
     draft.values.push_back(id);
     for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;
     AccessState& state = states_[access];
@@ -337,7 +417,7 @@ class Grouping {
 
   static DType source_dtype(const Instruction& instruction, int index) {
     if (index != 0 || instruction.code == kCopy) return instruction.dtype;
-    const bool condition = op_info(static_cast<Op>(instruction.code)).has(kCondition);
+    const bool condition = op_info(op_of(instruction.code)).has(kCondition);
     return condition ? DType::b8 : instruction.dtype;
   }
   static DType result_dtype(Op op, DType dtype) {

@@ -10,7 +10,7 @@ namespace {
 
 // Instructions with equal computations compute equal values: the operation, and for each operand
 // either its bits or its access and the instruction that wrote it last.
-using Computation = std::array<uint64_t, 5>;
+using Computation = std::array<uint64_t, 6>;
 
 class Walk {
  public:
@@ -45,7 +45,11 @@ class Walk {
 
   Computation computation(const Instruction& instruction) const {
     Computation result{instruction.code,
-                       static_cast<uint64_t>(instruction.dtype) << 16 | instruction.space};
+                       static_cast<uint64_t>(instruction.dtype) << 16 | instruction.space,
+                       0,
+                       0,
+                       0,
+                       uint64_t{instruction.structure} << 16 | instruction.spreads};
     for (size_t i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[i];
       if ((source & kImmediate) != 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "atlas/append.h"
@@ -34,6 +35,21 @@ SlotState& OpenProgram::state_of_temporary(uint16_t number) {
     dead.push(true);
   }
   return state;
+}
+
+uint16_t OpenProgram::structure_of(const Dimensions& dimensions) {
+  const Structure structure{space_of(dimensions.planes), space_of(dimensions.rows),
+                            space_of(dimensions.columns),
+                            space_of(dimensions.planes * dimensions.rows)};
+  auto& structures = program.structures;
+  if (structures.empty()) structures.push_back({});
+  for (size_t i = structures.size(); i-- > 1;) {
+    if (std::memcmp(&structures[i], &structure, sizeof structure) == 0) {
+      return static_cast<uint16_t>(i);
+    }
+  }
+  structures.push_back(structure);
+  return static_cast<uint16_t>(structures.size() - 1);
 }
 
 uint16_t OpenProgram::shape_of(std::span<const int64_t> sizes) {

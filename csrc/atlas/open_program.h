@@ -57,6 +57,8 @@ class OpenProgram {
   void write_in_index(IndexedAccesses& index, uint16_t access);
   int32_t last_access_at(const SlotState& state, int64_t offset) const;
   uint16_t space_of(int64_t count);
+  uint16_t space_of(const View& view, const Operands& operands, uint16_t space);
+  uint16_t structure_of(const Dimensions& dimensions);
   uint16_t shape_of(std::span<const int64_t> sizes);
   Source immediate_of(uint64_t bits, DType dtype);
 

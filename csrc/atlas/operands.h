@@ -20,7 +20,19 @@ struct View {
   // one use, and that has no memory unless the plan needs some.
   uint16_t temporary = 0;
   const int64_t* strides = nullptr;  // bytes, of a strided view: as many as the space has sizes
+  Spread spread = kEach;             // of a dense view
 };
+
+// The dimensions of a space; one plane where there are two.
+struct Dimensions {
+  int64_t planes = 1, rows = 1, columns = 0;
+};
+
+constexpr int64_t spread_count(Spread spread, const Dimensions& dimensions) {
+  return ((spread & kPlanes) != 0 ? dimensions.planes : 1) *
+         ((spread & kMiddle) != 0 ? dimensions.rows : 1) *
+         ((spread & kColumns) != 0 ? dimensions.columns : 1);
+}
 
 struct Operands {
   Code code;
@@ -32,6 +44,7 @@ struct Operands {
   // Each is a view, or with neither block nor temporary an immediate: bits of the compute type in
   // `offset`.
   std::array<View, 3> in;
+  Dimensions dimensions{};  // needed where a view has a spread but kEach and kOne
 };
 
 }  // namespace hologram

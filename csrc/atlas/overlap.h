@@ -21,8 +21,7 @@ size_t strided_footprint(const Program& program, uint16_t access);
 inline size_t footprint(const Program& program, uint16_t access) {
   const AccessKey& key = program.accesses[access];
   if (key.layout == Layout::strided) return strided_footprint(program, access);
-  return dtype_size(key.dtype) *
-         (key.layout == Layout::scalar ? 1 : static_cast<size_t>(program.counts[key.space]));
+  return dtype_size(key.dtype) * static_cast<size_t>(program.counts[key.space]);
 }
 
 // The bytes of what a slot stands for: of its block, or of all that is accessed of a temporary.

@@ -18,7 +18,7 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
   for (size_t i = 0; i < group.nodes.size(); ++i) {
     const Node& node = group.nodes[i];
     const auto access = [&](uint16_t operand) {
-      return describe_access(program, member.accesses[operand], member.space);
+      return describe_access(program, member.accesses[operand], group.operands[operand].spread);
     };
     if (node.kind == NodeKind::immediate) {
       names[i] = describe_immediate(program.immediates[member.immediates[node.a]], node.dtype);
@@ -35,6 +35,9 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
     std::string text;
     if (node.kind == NodeKind::load) {
       text = typed("load") + " " + access(node.a);
+    } else if (node.kind == NodeKind::fold) {
+      text = typed(op_info(node.op).fold) + " " + names[node.a] +
+             spread_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::cast) {
       text = typed("cast") + " " + names[node.a];
     } else {

@@ -49,6 +49,7 @@ void Program::clear() noexcept {
   overlaps.clear();
   specials.clear();
   slots.clear();
+  structures.clear();
   places.clear();
   strides.clear();
   immediates.clear();
@@ -76,6 +77,7 @@ Program Program::key() const {
   copy.overlaps = overlaps;
   copy.specials = specials;
   copy.slots = slots;
+  copy.structures = structures;
   copy.contracts = contracts;
   copy.float_mode = float_mode;
   return copy;
@@ -85,14 +87,14 @@ size_t Program::key_bytes() const noexcept {
   const auto bytes = [](const auto&... columns) {
     return ((columns.size() * sizeof columns[0]) + ...);
   };
-  return bytes(code, accesses, overlaps, specials, slots);
+  return bytes(code, accesses, overlaps, specials, slots, structures);
 }
 
 bool Program::same_key(const Program& other) const noexcept {
   return same_bytes(code, other.code) && same_bytes(accesses, other.accesses) &&
          same_bytes(overlaps, other.overlaps) && same_bytes(specials, other.specials) &&
-         same_bytes(slots, other.slots) && contracts == other.contracts &&
-         float_mode == other.float_mode;
+         same_bytes(slots, other.slots) && same_bytes(structures, other.structures) &&
+         contracts == other.contracts && float_mode == other.float_mode;
 }
 
 uint64_t Program::hash() const noexcept {
@@ -101,21 +103,38 @@ uint64_t Program::hash() const noexcept {
   hash = mix(hash, accesses);
   hash = mix(hash, overlaps);
   hash = mix(hash, specials);
+  hash = mix(hash, structures);
   return mix(hash, slots);
 }
 
 const char* code_name(Code code) noexcept {
-  return code == kCopy ? "copy" : op_info(static_cast<Op>(code)).name;
+  if (code == kCopy) return "copy";
+  const OpInfo& info = op_info(op_of(code));
+  return is_fold(code) ? info.fold : info.name;
 }
 
-std::string describe_access(const Program& program, uint16_t access, uint16_t space) {
+const char* spread_name(Spread spread) noexcept {
+  switch (spread) {
+    case kPlanes: return " by plane";
+    case kMiddle: return " by row of a plane";
+    case kRows: return " by row";
+    case kColumns: return " by column";
+    case kPlanesAndColumns: return " by plane and column";
+    case kMiddle | kColumns: return " by element of a plane";
+    default: return "";
+  }
+}
+
+std::string describe_access(const Program& program, uint16_t access, Spread spread) {
   const AccessKey& key = program.accesses[access];
   std::string text = (program.slots[key.slot].live ? "b" : "t") + std::to_string(key.slot);
   const Place& place = program.places[access];
   if (place.offset != 0) text += "+" + std::to_string(place.offset);
   text += std::string(":") + dtype_name(key.dtype);
-  if (key.layout == Layout::dense) return text + "[" + std::to_string(program.counts[space]) + "]";
-  if (key.layout == Layout::scalar) return text + "[]";
+  if (key.layout == Layout::dense) {
+    if (spread == kOne) return text + "[]";
+    return text + "[" + std::to_string(program.counts[key.space]) + "]" + spread_name(spread);
+  }
   const auto& sizes = program.shapes[key.shape].sizes;
   const auto list = [&](const int64_t* items, int64_t unit) {
     std::string joined;
@@ -146,14 +165,14 @@ std::string describe_immediate(uint64_t bits, DType dtype) {
 std::vector<std::string> describe(const Program& program) {
   std::vector<std::string> lines;
   for (const Instruction& instruction : program.code) {
-    std::string text = describe_access(program, instruction.out, instruction.space) + " = " +
+    std::string text = describe_access(program, instruction.out, instruction.out_spread()) + " = " +
                        code_name(instruction.code) + "." + dtype_name(instruction.dtype) + "(";
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
       if (i != 0) text += ", ";
       text += (source & kImmediate) != 0
                   ? describe_immediate(program.immediates[source & ~kImmediate], instruction.dtype)
-                  : describe_access(program, source, instruction.space);
+                  : describe_access(program, source, instruction.spread(static_cast<size_t>(i)));
     }
     lines.push_back(text + ")");
   }

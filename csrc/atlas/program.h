@@ -25,35 +25,57 @@ using Source = uint16_t;
 inline constexpr Source kImmediate = 0x8000;
 inline constexpr Source kNothing = 0x7fff;
 
-// What an instruction computes: a row of the op table, or `copy`, which converts its source to the
-// dtype of its destination (fill is a copy of an immediate).
+// What an instruction computes: a row of the op table, the fold of one, or `copy`, which converts
+// its source to the dtype of its destination (fill is a copy of an immediate).
 using Code = uint16_t;
 inline constexpr Code kCopy = 0xffff;
+inline constexpr Code kFoldOf = 0x4000;  // + the number of the row
+constexpr bool is_fold(Code code) noexcept {
+  return code != kCopy && (code & kFoldOf) != 0;
+}
+constexpr Op op_of(Code code) noexcept {
+  return static_cast<Op>(code & ~kFoldOf);
+}  // not of kCopy
+constexpr Code fold_of(Op op) noexcept {
+  return static_cast<Code>(kFoldOf | static_cast<Code>(op));
+}
 const char* code_name(Code code) noexcept;
 
-// out = code(in ...), element by element over a space. The operands are converted to `dtype`, in
-// which the operation computes.
+// out = code(in ...), element by element over a space, or a fold over some of its dimensions. The
+// operands are converted to `dtype`, in which the operation computes.
 struct Instruction {
   Code code;
   DType dtype;
   uint8_t arity;
   uint16_t out;  // access
   std::array<Source, 3> in;
-  uint16_t space;
+  uint16_t space;      // its elements: an index into Program::counts
+  uint16_t structure = 0;  // its dimensions, 0 where all spreads are kEach or kOne
+  // Of the result (bits 0 to 2) and of each operand (3 bits each).
+  uint16_t spreads = 07777;
   // Set while results are kept (atlas/keep.h), else 0: the result is stored though nobody reads it,
   // and instructions of different turns share no work.
   uint16_t kept : 1 = 0;
   uint16_t turn : 15 = 0;
   static constexpr uint16_t kMostTurns = 0x7fff;
+
+  Spread out_spread() const noexcept { return spreads & kEach; }
+  Spread spread(size_t operand) const noexcept { return spreads >> (3 + 3 * operand) & kEach; }
 };
-static_assert(sizeof(Instruction) == 16);
+static_assert(sizeof(Instruction) == 20);
+
+// The dimensions of a space, by the numbers of their counts.
+struct Structure {
+  uint16_t planes, rows, columns;
+  uint16_t all_rows;  // of all planes
+};
 
 // How instructions touch a block. Equal accesses of a program have equal numbers.
 struct AccessKey {
   uint16_t slot;
   DType dtype;
-  Layout layout;
-  uint16_t space;
+  Layout layout;   // dense or strided
+  uint16_t space;  // its own elements, or those of the instruction where it is strided
   uint16_t shape;  // of a strided access, else 0
 };
 static_assert(sizeof(AccessKey) == 8);
@@ -83,14 +105,15 @@ struct Program {
   Column<std::array<uint16_t, 2>> overlaps;
   Column<Special> specials;  // one per immediate; equal ones share a number
   Column<SlotKey> slots;
-  bool contracts = false;    // a * b + c may be rounded once; set when the program is closed
-  FloatMode float_mode = 0;  // in which it computes
+  Column<Structure> structures;  // number 0 is none, and not there before another one is
+  bool contracts = false;        // a * b + c may be rounded once; set when the program is closed
+  FloatMode float_mode = 0;      // in which it computes
 
   // The rest.
   Column<Place> places;     // of each access
   Column<int64_t> strides;  // bytes; as many per strided access as its shape has sizes
   Column<uint64_t> immediates;
-  Column<int64_t> counts;      // elements of each space
+  Column<int64_t> counts;      // of elements, each number once
   Column<BlockState*> blocks;  // of each slot
   struct Shape {
     std::vector<int64_t> sizes;
@@ -106,10 +129,12 @@ struct Program {
   uint64_t hash() const noexcept;
 };
 
+const char* spread_name(Spread spread) noexcept;  // " by row", nothing for kEach and kOne
+
 // Text for people and tests. A block is b0, b1 ... in the order in which the program touches them,
 // or t2 if nobody can read it after the program. "b0+16:f32[4]" are 4 elements from byte 16 of it,
 // "b0:f32[]" is one that is broadcast, "b0:f32[2, 3]{1, 2}" has strides (in elements).
-std::string describe_access(const Program& program, uint16_t access, uint16_t space);
+std::string describe_access(const Program& program, uint16_t access, Spread spread = kEach);
 std::string describe_immediate(uint64_t bits, DType dtype);  // of the compute type of dtype
 std::vector<std::string> describe(const Program& program);   // "t1:f32[4] = mul.f32(b0:f32[4], 2)"
 std::string to_string(const Program& program);               // these, one a line

@@ -195,7 +195,7 @@ void Runner::drop_failed(Program& program, const Failures& unwritable, Failures&
     if (failure) {
       failures[slot] = std::move(failure);
     } else {
-      if (covers(program, instruction.out, instruction.space)) failures[slot] = nullptr;
+      if (covers(program, instruction.out)) failures[slot] = nullptr;
       program.code[kept++] = instruction;
     }
   }

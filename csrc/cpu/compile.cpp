@@ -6,6 +6,7 @@
 #include "cpu/check_group.h"
 #include "cpu/exact.h"
 #include "cpu/group_compiler.h"
+#include "cpu/row_group.h"
 
 namespace hologram::cpu {
 namespace {
@@ -28,9 +29,9 @@ constexpr size_t index_of(DType dtype) {
 
 }  // namespace
 
-GroupCompiler::GroupCompiler(const Group& group, Isa isa)
+GroupCompiler::GroupCompiler(const Group& group, Isa isa, bool whole)
     : group_(group),
-      kernels_(choose(kernels_for(isa), group)),
+      kernels_(choose(kernels_for(isa), group, whole)),
       own_(kernels_.own),
       out_(std::make_unique<CompiledGroup>()) {}
 
@@ -40,6 +41,7 @@ std::unique_ptr<CompiledGroup> GroupCompiler::compile() {
   lay_out();
   for (size_t i = 0; i < group_.nodes.size(); ++i) {
     if (group_.nodes[i].kind == NodeKind::store) store_value(static_cast<int>(i));
+    if (group_.nodes[i].kind == NodeKind::fold) fold_value(group_.nodes[i]);
   }
   for (const int store : deferred_) {
     const Node& node = group_.nodes[store];
@@ -53,7 +55,8 @@ std::unique_ptr<CompiledGroup> GroupCompiler::compile() {
 }
 
 // Groups in which everything is a truth value in memory have lanes of their own.
-const TypeKernels& GroupCompiler::choose(const GroupKernels& kernels, const Group& group) {
+const TypeKernels& GroupCompiler::choose(const GroupKernels& kernels, const Group& group,
+                                         bool whole) {
   const auto in_memory = [](const Operand& operand) {
     return operand.dtype == DType::b8 && operand.layout != Layout::scalar;
   };
@@ -61,7 +64,7 @@ const TypeKernels& GroupCompiler::choose(const GroupKernels& kernels, const Grou
     return node.kind == NodeKind::store ||
            (node.dtype == DType::b8 && node.kind != NodeKind::immediate);
   };
-  if (std::all_of(group.operands.begin(), group.operands.end(), in_memory) &&
+  if (!whole && std::all_of(group.operands.begin(), group.operands.end(), in_memory) &&
       std::all_of(group.nodes.begin(), group.nodes.end(), truth)) {
     return kernels.bytes;
   }
@@ -81,7 +84,8 @@ void GroupCompiler::count_uses() {
   computed_.assign(nodes.size(), false);
   for (size_t i = nodes.size(); i-- > 0;) {
     const Node& node = nodes[i];
-    if (node.kind != NodeKind::store && values_[i].uses == 0) continue;
+    const bool is_sink = node.kind == NodeKind::store || node.kind == NodeKind::fold;
+    if (!is_sink && values_[i].uses == 0) continue;
     for (int k = 0; k < arity_of(node); ++k) ++values_[argument(node, k)].uses;
     if (node.kind == NodeKind::store) {
       next_store_[i] = values_[node.a].first_store;
@@ -397,6 +401,15 @@ void GroupCompiler::store_value(int s) {
   release(v);
 }
 
+// The accumulators of a fold over columns are a block that the progress goes round in.
+void GroupCompiler::fold_value(const Node& fold) {
+  emit(fold.a);
+  const int32_t mask = fold.b == kRows ? static_cast<int32_t>(kFoldBytes - 1) : -1;
+  const FoldKernels& kernels = kernels_.folds[static_cast<size_t>(fold.op)];
+  push(kernels.into, {fold.c, 0, mask});
+  release(fold.a);
+}
+
 // A leaf of the accumulator becomes a value of a slot.
 void GroupCompiler::keep(int v) {
   Value& value = values_[v];
@@ -449,14 +462,18 @@ void GroupCompiler::finish() {
 }
 
 std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa) {
-  return GroupCompiler(group, isa).compile();
+  if (!is_structured(group)) return GroupCompiler(group, isa).compile();
+  auto compiled = std::make_unique<CompiledGroup>();
+  compiled->rows_ = std::make_shared<RowGroup>(group, isa);
+  return compiled;
 }
 
 bool CompiledGroup::is_loop() const noexcept {
-  return run_ != kernels_->run;
+  return kernels_ != nullptr && run_ != kernels_->run;
 }
 
 size_t CompiledGroup::bytes() const noexcept {
+  if (rows_ != nullptr) return sizeof *this + rows_->bytes();
   return sizeof *this + code_.size() * sizeof code_[0] + uses_.size() * sizeof uses_[0] +
          scalars_.size() * sizeof scalars_[0];
 }

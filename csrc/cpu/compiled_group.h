@@ -26,6 +26,7 @@ struct OperandUse {  // of an operand that is not a scalar
 };
 
 struct TypeKernels;  // cpu/kernel_table.h
+struct RowGroup;     // cpu/row_group.h
 
 // A group as code; immutable, usable from any thread.
 class HOLOGRAM_EXPORT CompiledGroup {
@@ -37,6 +38,15 @@ class HOLOGRAM_EXPORT CompiledGroup {
  private:
   friend class GroupCompiler;
   friend class GroupRun;
+  friend class RowRun;
+  friend struct RowGroup;
+  friend std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa);
+  friend void run(const CompiledGroup& group, std::span<const Binding> bindings,
+                  Parallel& parallel);
+
+  // The pointers of a frame: operands, slots, immediates, converted scalars.
+  void set_up(char* frame, std::span<void* const> operands, const uint64_t* immediates) const;
+  int pointer_count() const { return operands_ + 3; }
 
   struct ScalarUse {  // a scalar operand that has to be converted
     uint16_t operand;
@@ -53,6 +63,7 @@ class HOLOGRAM_EXPORT CompiledGroup {
   bool strided_ = false;     // some use is
   uint32_t frame_size_ = 0;  // bytes: pointers, scalars, slots, scratch
   uint32_t slots_ = 0, scalars_at_ = 0;
+  std::shared_ptr<const RowGroup> rows_;  // of a group with dimensions, which is nothing else
 };
 
 // Throws Error for a group that breaks the rules of atlas/group.h or that the CPU cannot compute.
@@ -63,13 +74,19 @@ class HOLOGRAM_EXPORT CompiledGroup {
 // any dtype that is not complex; refused are loads that would pass through the compute type as
 // another number (i32, i64 or f64 to a value of the compute type f32 that is not real, floats to b8
 // in i64). At most 4096 nodes.
-HOLOGRAM_EXPORT std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa = best_isa());
+HOLOGRAM_EXPORT std::unique_ptr<CompiledGroup> compile(const Group& group, Isa isa);
+inline std::unique_ptr<CompiledGroup> compile(const Group& group) {
+  return compile(group, best_isa());
+}
 
 // Runs the group with each of the bindings, in any order and at the same time: they may not touch
 // memory that another one stores to. Reserves what it needs before the first store; throws
 // OutOfMemory or Error only then.
 HOLOGRAM_EXPORT void run(const CompiledGroup& group, std::span<const Binding> bindings,
-                         Parallel& parallel = serial());
+                         Parallel& parallel);
+inline void run(const CompiledGroup& group, std::span<const Binding> bindings) {
+  run(group, bindings, serial());
+}
 inline void run(const CompiledGroup& group, const Binding& binding, Parallel& parallel = serial()) {
   run(group, {&binding, 1}, parallel);
 }

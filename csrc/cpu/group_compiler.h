@@ -15,7 +15,8 @@ namespace hologram::cpu {
 // needed when the accumulator is taken has a place in memory: its operand, or a slot.
 class GroupCompiler {
  public:
-  GroupCompiler(const Group& group, Isa isa);
+  // `whole`: not in lanes of a byte, whatever the dtypes are.
+  GroupCompiler(const Group& group, Isa isa, bool whole = false);
 
   std::unique_ptr<CompiledGroup> compile();
 
@@ -41,7 +42,7 @@ class GroupCompiler {
     int32_t first_store = -1;  // of the list through next_store_
   };
 
-  static const TypeKernels& choose(const GroupKernels& kernels, const Group& group);
+  static const TypeKernels& choose(const GroupKernels& kernels, const Group& group, bool whole);
   static size_t index(Op op) { return static_cast<size_t>(op); }
   static uint16_t argument(const Node& node, int k);
   void count_uses();
@@ -77,6 +78,7 @@ class GroupCompiler {
   void emit_store(int s);
   void store_value(int s);
   void keep(int v);
+  void fold_value(const Node& fold);
 
   // ---- operations (compile_operations.cpp) ----
 

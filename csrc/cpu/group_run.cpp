@@ -1,4 +1,5 @@
 #include "cpu/group_run.h"
+#include "cpu/row_run.h"
 
 #include <algorithm>
 #include <cstring>
@@ -118,25 +119,31 @@ void GroupRun::finish(Part& part, char* frame) {
   }
 }
 
-GroupRun::Member GroupRun::set_up(size_t index, char* frame) const {
-  const Binding& binding = bindings_[index];
+void CompiledGroup::set_up(char* frame, std::span<void* const> operands,
+                           const uint64_t* immediates) const {
   char** bases = reinterpret_cast<char**>(frame);
-  const int n = group_.operands_;
-  for (int i = 0; i < n; ++i) bases[i] = static_cast<char*>(binding.operands[i]);
-  bases[n] = frame + group_.slots_;
-  bases[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(binding.immediates));
-  bases[n + 2] = frame + group_.scalars_at_;
-  for (size_t i = 0; i < group_.scalars_.size(); ++i) {
-    const auto& use = group_.scalars_[i];
-    const void* x = binding.operands[use.operand];
+  for (size_t i = 0; i < operands.size(); ++i) bases[i] = static_cast<char*>(operands[i]);
+  const int n = operands_;
+  bases[n] = frame + slots_;
+  bases[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(immediates));
+  bases[n + 2] = frame + scalars_at_;
+  for (size_t i = 0; i < scalars_.size(); ++i) {
+    const auto& use = scalars_[i];
+    const void* x = bases[use.operand];
     uint64_t bits = 0;
-    switch (group_.compute_type_) {
+    switch (compute_type_) {
       case ComputeType::f32: bits = scalar_bits<float>(x, use.from, use.to); break;
       case ComputeType::f64: bits = scalar_bits<double>(x, use.from, use.to); break;
       case ComputeType::i64: bits = scalar_bits<int64_t>(x, use.from, use.to); break;
     }
     std::memcpy(bases[n + 2] + 8 * i, &bits, sizeof bits);
   }
+}
+
+GroupRun::Member GroupRun::set_up(size_t index, char* frame) const {
+  const Binding& binding = bindings_[index];
+  group_.set_up(frame, {binding.operands, static_cast<size_t>(group_.operands_)},
+                binding.immediates);
   Member member(binding, group_.strided_ ? &spaces_[index] : nullptr, frame);
   choose_prefetches(member);
   return member;
@@ -158,8 +165,8 @@ void GroupRun::range(const Member& member, int64_t begin, int64_t end) const {
 
 char** GroupRun::tile_pointers(char* frame) const {
   char** bases = reinterpret_cast<char**>(frame);
-  char** tile = bases + pointer_count();
-  std::copy_n(bases, pointer_count(), tile);
+  char** tile = bases + group_.pointer_count();
+  std::copy_n(bases, group_.pointer_count(), tile);
   return tile;
 }
 
@@ -196,6 +203,10 @@ void GroupRun::choose_prefetches(Member& member) const {
 }
 
 void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
+  if (group.rows_ != nullptr) {
+    for (const Binding& binding : bindings) RowRun(*group.rows_, binding).run(parallel);
+    return;
+  }
   GroupRun(group, bindings).run(parallel);
 }
 

@@ -61,7 +61,6 @@ class GroupRun {
   void work(int thread);
   void share(int thread, char* frame);
   void finish(Part& part, char* frame);
-  int pointer_count() const { return group_.operands_ + 3; }
 
   Member set_up(size_t index, char* frame) const;
   void range(const Member& member, int64_t begin, int64_t end) const;

@@ -35,6 +35,18 @@ struct Loop {
   RunCode run;
 };
 
+// What belongs to the fold of a row of the op table, where there is one (atlas/group.h).
+struct FoldKernels {
+  // The accumulator into memory: that at x where the mask of the reference makes the progress begin
+  // anew, or an accumulator for each element. `masked`: only the lanes that the memory at y has.
+  AnyCode into, masked;
+  // Joins accumulators, a power of two and at least a register of them, in the first.
+  void (*finish)(void* accumulators, long count);
+  // to[i] = fold of a[i] and b[i].
+  void (*join)(void* to, const void* a, const void* b, long count);
+  uint64_t identity;  // bits of the compute type
+};
+
 // The micro-operations of one compute type.
 struct TypeKernels {
   int lanes;  // elements of a tile
@@ -51,6 +63,7 @@ struct TypeKernels {
   AnyCode binary_to_bf16[kArithmeticCount][kFormCount];
   // By the accumulator's place among the operands, and what the others are; null: there is none.
   AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
+  FoldKernels folds[kOpCount];
   RunCode run;  // of any code
   static constexpr int kMostLoops = 192;
   Loop loops[kMostLoops];

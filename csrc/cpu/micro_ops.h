@@ -237,6 +237,84 @@ struct MicroOps {
     Y y;
   };
 
+  // The accumulator joins what is in memory.
+  template <class Row>
+  struct FoldInto {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE FoldInto(const MicroOp& i, char* const* bases, long off)
+        : p(address(i.x, bases, off)) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      const Vec before = load_lanes<T, W>(p + k * W);
+      store_lanes<T, W>(p + k * W, Row::template apply<Vec>(before, Vec(a), Vec(a)));
+      return a;
+    }
+    char* p;
+  };
+  // The same in the lanes of which a mask has all bits.
+  template <class Row>
+  struct FoldMasked {
+    using Mask = typename Vec::Mask;
+    static constexpr bool kRolled = true;
+    HOLOGRAM_INLINE FoldMasked(const MicroOp& i, char* const* bases, long off)
+        : p(address(i.x, bases, off)), mask(address(i.y, bases, off)) {}
+    HOLOGRAM_INLINE V at(long k, V a) const {
+      Mask lanes;
+      __builtin_memcpy(&lanes.v, mask + k * W, sizeof lanes.v);
+      const Vec before = load_lanes<T, W>(p + k * W);
+      const Vec joined = Row::template apply<Vec>(before, Vec(a), Vec(a));
+      store_lanes<T, W>(p + k * W, select(lanes, joined, before));
+      return a;
+    }
+    char* p;
+    const char* mask;
+  };
+  template <class Row>
+  static void finish(void* accumulators, long count) {
+    T* const acc = static_cast<T*>(accumulators);
+    for (; count > Vec::kLanes; count /= 2) {
+      for (long i = 0; i < count / 2; i += Vec::kLanes) {
+        const Vec low = load_lanes<T, W>(acc + i), high = load_lanes<T, W>(acc + count / 2 + i);
+        store_lanes<T, W>(acc + i, Row::template apply<Vec>(low, high, high));
+      }
+    }
+    for (; count > 1; count /= 2) {
+      for (long i = 0; i < count / 2; ++i) {
+        acc[i] = Row::template apply<T>(acc[i], acc[count / 2 + i], acc[i]);
+      }
+    }
+  }
+  template <class Row>
+  static void join(void* to, const void* a, const void* b, long count) {
+    T* const out = static_cast<T*>(to);
+    const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+    long i = 0;
+    for (; i + Vec::kLanes <= count; i += Vec::kLanes) {
+      const Vec low = load_lanes<T, W>(x + i), high = load_lanes<T, W>(y + i);
+      store_lanes<T, W>(out + i, Row::template apply<Vec>(low, high, high));
+    }
+    for (; i < count; ++i) out[i] = Row::template apply<T>(x[i], y[i], x[i]);
+  }
+  template <class Row>
+  static void add_fold(TypeKernels& kernels) {
+    if constexpr (Row::kInfo.fold != nullptr && !std::is_same_v<T, uint8_t> &&
+                  Row::kInfo.supports(kOwn)) {
+      FoldKernels& fold = kernels.folds[static_cast<size_t>(Row::kOp)];
+      fold.into = code_of<FoldInto<Row>>();
+      fold.masked = code_of<FoldMasked<Row>>();
+      fold.finish = finish<Row>;
+      fold.join = join<Row>;
+      T identity = static_cast<T>(0);
+      if constexpr (!std::is_integral_v<T> ||
+                    (Row::kInfo.identity > -kInfinity && Row::kInfo.identity < kInfinity)) {
+        identity = static_cast<T>(Row::kInfo.identity);
+      } else {
+        identity =
+            Row::kInfo.identity < 0 ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
+      }
+      __builtin_memcpy(&fold.identity, &identity, sizeof identity);
+    }
+  }
+
   // A step as a micro-operation.
   template <class Step>
   static void micro_op(HOLOGRAM_STATE) {
@@ -392,9 +470,10 @@ struct MicroOps {
       kernels.store_clean = code_of<StoreClean>();
       kernels.store_exact = code_of<StoreExact>();
     }
-#define HOLOGRAM_X(name, ...)         \
-  add_row<group_row_##name>(kernels); \
-  add_arithmetic<group_row_##name>(kernels);
+#define HOLOGRAM_X(name, ...)                \
+  add_row<group_row_##name>(kernels);        \
+  add_arithmetic<group_row_##name>(kernels); \
+  add_fold<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
     return kernels;

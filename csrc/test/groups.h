@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/program.h"
 #include "check.h"
 #include "cpu/compiled_group.h"
 #include "cpu/convert.h"
@@ -232,7 +233,8 @@ inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& 
   }
   std::vector<bool> taken(group.operands.size());
   for (size_t i = 0; i < group.operands.size(); ++i) {
-    const auto [dtype, layout, area] = group.operands[i];
+    const auto [dtype, layout, area, spread] = group.operands[i];
+    (void)spread;
     const auto size = static_cast<int64_t>(dtype_size(dtype));
     std::vector<int64_t> strides(rank, 0);
     int64_t extent = layout == Layout::scalar ? 1 : scene.count, first = 0;
@@ -294,7 +296,8 @@ inline std::string describe(const Group& group) {
     text += std::string(" ") + dtype_name(o.dtype) +
             (o.layout == Layout::dense    ? ""
              : o.layout == Layout::scalar ? "(scalar)"
-                                          : "(strided)");
+                                          : "(strided)") +
+            spread_name(o.spread);
   }
   for (size_t i = 0; i < group.nodes.size(); ++i) {
     const Node& n = group.nodes[i];
@@ -305,6 +308,10 @@ inline std::string describe(const Group& group) {
       case NodeKind::cast: text += "cast " + std::to_string(n.a); break;
       case NodeKind::store:
         text += "store " + std::to_string(n.a) + " to " + std::to_string(n.b);
+        break;
+      case NodeKind::fold:
+        text += std::string(op_info(n.op).fold) + " " + std::to_string(n.a) +
+                spread_name(static_cast<Spread>(n.b));
         break;
       case NodeKind::compute:
         text += std::string(op_info(n.op).name) + " " + std::to_string(n.a) + " " +

@@ -1,8 +1,11 @@
 // What a fusion group means, element by element: the reference for backends.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "atlas/group.h"
@@ -41,8 +44,152 @@ T interpret_round(T x, DType dtype) {
   return x;
 }
 
+// Neighbours join, until one is left.
+template <class T>
+T interpret_joined(Op op, std::vector<T> parts) {
+  while (parts.size() > 1) {
+    std::vector<T> next;
+    for (size_t i = 0; i + 1 < parts.size(); i += 2) {
+      next.push_back(interpret_op<T>(op, parts[i], parts[i + 1], T(0)));
+    }
+    if (parts.size() % 2 != 0) next.push_back(parts.back());
+    parts = next;
+  }
+  return parts.front();
+}
+
+template <class T>
+T interpret_identity(Op op) {
+  const double identity = op_info(op).identity;
+  if (std::is_integral_v<T> && std::isinf(identity)) {
+    return identity < 0 ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
+  }
+  return static_cast<T>(identity);
+}
+
+// In the order of atlas/group.h.
+template <class T>
+T interpret_along_row(Op op, const std::vector<T>& row) {
+  constexpr size_t kClass = static_cast<size_t>(kClassBytes) / sizeof(T);
+  constexpr size_t kAccumulators = static_cast<size_t>(kFoldBytes) / sizeof(T);
+  std::vector<T> classes;
+  for (size_t begin = 0; begin < row.size(); begin += kClass) {
+    std::vector<T> acc(kAccumulators, interpret_identity<T>(op));
+    for (size_t j = begin; j < std::min(begin + kClass, row.size()); ++j) {
+      T& its = acc[(j - begin) % kAccumulators];
+      its = interpret_op<T>(op, its, row[j], T(0));
+    }
+    for (size_t n = kAccumulators; n > 1; n /= 2) {
+      for (size_t i = 0; i < n / 2; ++i) acc[i] = interpret_op<T>(op, acc[i], acc[n / 2 + i], T(0));
+    }
+    classes.push_back(acc[0]);
+  }
+  return interpret_joined(op, classes);
+}
+
+template <class T>
+T interpret_down_rows(Op op, const std::vector<T>& column) {
+  std::vector<T> chunks;
+  for (size_t begin = 0; begin < column.size(); begin += static_cast<size_t>(kFoldRows)) {
+    T acc = interpret_identity<T>(op);
+    for (size_t j = begin; j < std::min(begin + static_cast<size_t>(kFoldRows), column.size());
+         ++j) {
+      acc = interpret_op<T>(op, acc, column[j], T(0));
+    }
+    chunks.push_back(acc);
+  }
+  return interpret_joined(op, chunks);
+}
+
+// Of a group with dimensions: every value for every element.
+template <class T>
+void interpret_rows_as(const Group& group, const Binding& binding) {
+  const auto planes = static_cast<size_t>(binding.planes), rows = static_cast<size_t>(binding.rows),
+             columns = static_cast<size_t>(binding.columns);
+  const size_t count = planes * rows * columns;
+  const auto address = [&](size_t operand, size_t element) {
+    const Operand& its = group.operands[operand];
+    size_t at = 0;
+    if (its.layout != Layout::scalar) {
+      const size_t c = element % columns, r = element / columns % rows,
+                   p = element / columns / rows;
+      if ((its.spread & kPlanes) != 0) at = p;
+      if ((its.spread & kMiddle) != 0) at = at * rows + r;
+      if ((its.spread & kColumns) != 0) at = at * columns + c;
+    }
+    return static_cast<char*>(binding.operands[operand]) + at * dtype_size(its.dtype);
+  };
+  std::vector<std::vector<T>> values(group.nodes.size());
+  for (size_t n = 0; n < group.nodes.size(); ++n) {
+    const Node& node = group.nodes[n];
+    auto& value = values[n];
+    value.resize(count);
+    if (node.kind == NodeKind::fold) {
+      const auto& from = values[node.a];
+      for (size_t i = 0; i < count; ++i) {
+        const size_t c = i % columns, p = i / columns / rows;
+        if (node.b == kRows && c == 0) {
+          value[i] = interpret_along_row(
+              node.op, std::vector<T>(from.begin() + static_cast<int64_t>(i),
+                                      from.begin() + static_cast<int64_t>(i + columns)));
+        } else if (node.b == kRows) {
+          value[i] = value[i - 1];
+        } else if (i / columns % rows == 0) {
+          std::vector<T> column;
+          for (size_t r = 0; r < rows; ++r) column.push_back(from[(p * rows + r) * columns + c]);
+          value[i] = interpret_down_rows(node.op, column);
+        } else {
+          value[i] = value[i - columns];
+        }
+      }
+      continue;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      switch (node.kind) {
+        case NodeKind::load:
+          with_element(group.operands[node.a].dtype, [&]<class S>() {
+            unsigned char bytes[sizeof(S)];
+            std::memcpy(bytes, address(node.a, i), sizeof(S));
+            if constexpr (std::is_same_v<S, bool>) bytes[0] = bytes[0] != 0;
+            S s;
+            std::memcpy(&s, bytes, sizeof s);
+            value[i] = interpret_round(convert<T>(s), node.dtype);
+          });
+          break;
+        case NodeKind::immediate:
+          std::memcpy(&value[i], &binding.immediates[node.a], sizeof(T));
+          break;
+        case NodeKind::compute: {
+          const int arity = op_info(node.op).arity;
+          value[i] = interpret_round(
+              interpret_op<T>(node.op, values[node.a][i], values[arity > 1 ? node.b : node.a][i],
+                              values[arity > 2 ? node.c : node.a][i]),
+              node.dtype);
+          break;
+        }
+        case NodeKind::cast: value[i] = interpret_round(values[node.a][i], node.dtype); break;
+        case NodeKind::fold:
+        case NodeKind::store: break;
+      }
+    }
+  }
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::store) continue;
+    for (size_t i = 0; i < count; ++i) {
+      with_element(group.operands[node.b].dtype, [&]<class D>() {
+        const D y = convert<D>(values[node.a][i]);
+        std::memcpy(address(node.b, i), &y, sizeof y);
+      });
+    }
+  }
+}
+
 template <class T>
 void interpret_as(const Group& group, const Binding& binding) {
+  if (is_structured(group)) {
+    interpret_rows_as<T>(group, binding);
+    return;
+  }
   std::vector<T> values(group.nodes.size());
   std::vector<int64_t> position(static_cast<size_t>(binding.rank));
   for (int64_t i = 0; i < binding.count; ++i) {
@@ -87,6 +234,7 @@ void interpret_as(const Group& group, const Binding& binding) {
           break;
         }
         case NodeKind::cast: values[n] = interpret_round(values[node.a], node.dtype); break;
+        case NodeKind::fold:
         case NodeKind::store: break;
       }
     }

@@ -1,30 +1,16 @@
 // Runs of groups: tails, broadcasts, threads, batches.
 #include <algorithm>
 #include <bit>
-#include <thread>
 #include <vector>
 
 #include "check.h"
 #include "groups.h"
 #include "interpret.h"
+#include "threads.h"
 
 using namespace hologram;
 using namespace hologram::cpu;
 using namespace hologram::test;
-
-namespace {
-
-struct Threads : Parallel {
-  int threads() const override { return 4; }
-  void run(int threads, Body body, void* context) override {
-    std::vector<std::thread> all;
-    for (int i = 1; i < threads; ++i) all.emplace_back(body, context, i);
-    body(context, 0);
-    for (std::thread& thread : all) thread.join();
-  }
-};
-
-}  // namespace
 
 TEST(group_tails_of_every_length) {
   Random random(2);
@@ -44,7 +30,7 @@ TEST(group_tails_of_every_length) {
 // them; of one thread, and of several, which begin anywhere in a row.
 TEST(group_rows_of_every_length) {
   Random random(13);
-  Threads threads;
+  Threads threads(4);
   for (const int64_t row : {1, 31, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 1025}) {
     for (const int64_t rows : {int64_t{5}, 40'000 / row}) {
       for (const DType dtype : {DType::f32, DType::bf16, DType::b8}) {
@@ -105,7 +91,7 @@ TEST(group_broadcasts) {
 
 TEST(group_threads_share_the_work) {
   Random random(5);
-  Threads threads;
+  Threads threads(4);
   for (const int64_t count : {32'767, 32'768, 100'001, 131'072}) {
     for (const Layout layout : {Layout::dense, Layout::strided}) {
       Builder b(ComputeType::f32);
@@ -122,7 +108,7 @@ TEST(group_threads_share_the_work) {
 // One run over many bindings, of one group: by one thread and by several.
 TEST(group_threads_share_the_members_of_a_batch) {
   Random random(11);
-  Threads threads;
+  Threads threads(4);
   for (const Layout layout : {Layout::dense, Layout::strided}) {
     Builder b(ComputeType::f32);
     const uint16_t x = b.load(b.operand(DType::f32, layout)), y = b.load(b.operand(DType::bf16));
@@ -160,7 +146,7 @@ TEST(group_threads_share_the_members_of_a_batch) {
 
 #if defined(__x86_64__)
 TEST(group_threads_flush_denormals_as_the_caller) {
-  Threads threads;
+  Threads threads(4);
   Builder b(ComputeType::f32);
   const uint16_t x = b.load(b.operand(DType::f32));
   b.store(b.op(Op::mul, DType::f32, x, b.immediate(DType::f32)), b.operand(DType::f32));

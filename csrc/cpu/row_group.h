@@ -1,0 +1,48 @@
+// Groups over rows (cpu/stages.h), compiled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "atlas/group.h"
+#include "cpu/compiled_group.h"
+#include "cpu/kernel_table.h"
+#include "cpu/stages.h"
+
+namespace hologram::cpu {
+
+struct RowGroup {
+  struct StageCode {
+    std::unique_ptr<CompiledGroup> code;
+    std::vector<MicroOp> masked;  // its code where only some lanes of a tile count
+    bool over_rows = false;
+    bool in_place = false;  // it loads what it stores to
+    std::vector<StageOperand> more;
+    std::vector<uint16_t> folds;
+  };
+  struct Way {
+    std::vector<StageCode> stages;
+    std::vector<Fold> folds;
+    uint16_t row_buffers = 0, element_buffers = 0;
+  };
+
+  RowGroup(const Group& group, Isa isa);
+  size_t bytes() const noexcept;
+
+  const TypeKernels* kernels = nullptr;
+  std::vector<Operand> operands;
+  std::vector<bool> written;  // by operand: something of its memory is stored to
+  // One that keeps what is dear from stage to stage, and one that computes it again.
+  Way keeping, computing;
+  bool over_columns = false, over_rows = false;  // there are such folds
+  bool stores_rows = false;                      // a stage over rows stores to an operand
+  // Of each fold over rows: stores the accumulators as the operand's dtype.
+  std::vector<std::unique_ptr<CompiledGroup>> results;
+
+ private:
+  Way compile(const Group& group, Isa isa, bool keeps);
+};
+
+}  // namespace hologram::cpu

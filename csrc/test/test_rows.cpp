@@ -1,0 +1,179 @@
+// Groups over rows: broadcasts and folds, against the interpreter, on every instruction set, with
+// any number of threads.
+#include <string>
+#include <vector>
+
+#include "atlas/operands.h"
+#include "cpu/stages.h"
+#include "groups.h"
+#include "interpret.h"
+#include "threads.h"
+
+using namespace hologram;
+using namespace hologram::cpu;
+using namespace hologram::test;
+
+namespace {
+
+struct Shape {
+  int64_t planes, rows, columns;
+};
+
+struct RowBuilder : Builder {
+  using Builder::Builder;
+  uint16_t spread(DType dtype, Spread its) {
+    const auto number = static_cast<uint16_t>(group.operands.size());
+    group.operands.push_back({dtype, Layout::dense, number, its});
+    return number;
+  }
+  uint16_t fold(Op op, uint16_t value, Spread result = kRows) {
+    return add({NodeKind::fold, op, own(), value, result});
+  }
+};
+
+Scene scene_of(const Group& group, Shape shape, Random& random) {
+  Scene scene;
+  scene.count = shape.planes * shape.rows * shape.columns;
+  for (const Operand& operand : group.operands) {
+    const Spread spread = operand.layout == Layout::scalar ? kOne : operand.spread;
+    const int64_t count = spread_count(spread, {shape.planes, shape.rows, shape.columns});
+    const size_t bytes = static_cast<size_t>(count) * dtype_size(operand.dtype);
+    scene.place.push_back(scene.memory.size());
+    scene.memory.emplace_back(bytes);
+    scene.dtypes.push_back(operand.dtype);
+    scene.first.push_back(0);
+    fill_random(scene.memory.back(), operand.dtype, random);
+  }
+  for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::immediate) continue;
+    const double x = random_number(random);
+    const auto set = [&](auto value) {
+      std::memcpy(&scene.immediates[node.a], &value, sizeof value);
+    };
+    switch (group.compute_type) {
+      case ComputeType::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
+      case ComputeType::f64: set(interpret_round(x, node.dtype)); break;
+      case ComputeType::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
+    }
+  }
+  return scene;
+}
+
+Binding bind(Scene& scene, Shape shape, std::vector<void*>& pointers) {
+  Binding binding = scene.binding(pointers);
+  binding.rank = 0;
+  binding.planes = shape.planes, binding.rows = shape.rows, binding.columns = shape.columns;
+  return binding;
+}
+
+bool equal_on_all(const Group& group, Shape shape, Random& random) {
+  Scene scene = scene_of(group, shape, random);
+  Scene expected = scene;
+  std::vector<void*> pointers;
+  interpret(group, bind(expected, shape, pointers));
+  for (const Isa isa : sets()) {
+    for (const int threads : {1, 3}) {
+      Scene actual = scene;
+      Threads parallel(threads);
+      const auto compiled = compile(group, isa);
+      const Binding binding = bind(actual, shape, pointers);
+      run(*compiled, {&binding, 1}, parallel);
+      const std::string what = std::string(isa_name(isa)) + ", " + std::to_string(threads) +
+                               " threads, [" + std::to_string(shape.planes) + ", " +
+                               std::to_string(shape.rows) + ", " + std::to_string(shape.columns) +
+                               "]";
+      if (!compare_scenes(actual, expected, group, what)) return false;
+    }
+  }
+  return true;
+}
+
+const std::vector<Shape> kShapes = {
+    {1, 1, 1},     {1, 3, 1},     {1, 5, 7},     {1, 2, 64},    {1, 70, 65},
+    {1, 200, 130}, {1, 3, 3072},  {1, 2, 3073},  {1, 1, 9000},  {1, 129, 300},
+    {1, 1, 40000}, {1, 2, 40001}, {3, 2, 5},     {2, 3, 128},   {4, 70, 33},
+    {2, 65, 3100}, {1, 40000, 1}, {3, 1000, 17}, {1, 500, 128},
+};
+
+}  // namespace
+
+TEST(rows_broadcast) {
+  Random random(1);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const Shape shape : kShapes) {
+      for (const Spread spread :
+           {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns, Spread{kMiddle | kColumns}}) {
+        RowBuilder b(ComputeType::f32);
+        const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
+        b.group.operands[out].area = out;
+        b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
+        CHECK(equal_on_all(b.group, shape, random));
+        RowBuilder c(ComputeType::f32);  // in place
+        const uint16_t y = c.operand(dtype), w = c.spread(dtype, spread);
+        c.group.operands[w].area = w;
+        c.store(c.op(Op::mul, dtype, c.load(y), c.load(w)), y);
+        CHECK(equal_on_all(c.group, shape, random));
+      }
+    }
+  }
+}
+
+TEST(rows_folds) {
+  Random random(2);
+  for (const ComputeType type : {ComputeType::f32, ComputeType::f64, ComputeType::i64}) {
+    for (const Shape shape : kShapes) {
+      for (const Op op : {Op::add, Op::mul, Op::maximum, Op::minimum}) {
+        for (const Spread spread : {kRows, shape.planes == 1 ? kColumns : kPlanesAndColumns}) {
+          RowBuilder b(type);
+          const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
+          b.store(b.fold(op, b.load(x), spread), out);
+          CHECK(equal_on_all(b.group, shape, random));
+        }
+      }
+    }
+  }
+}
+
+// Softmax from its parts: three stages, of which the second is dear.
+TEST(rows_softmax) {
+  Random random(3);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape shape : kShapes) {
+      RowBuilder b(ComputeType::f32);
+      const uint16_t in = b.operand(dtype), out = b.spread(dtype, kEach);
+      const uint16_t x = b.load(in);
+      const uint16_t e =
+          b.op(Op::exp, DType::f32, b.op(Op::sub, DType::f32, x, b.fold(Op::maximum, x)));
+      b.store(b.op(Op::div, dtype, e, b.fold(Op::add, e)), out);
+      CHECK(equal_on_all(b.group, shape, random));
+      CHECK_EQ(split(b.group, true).element_buffers, 1);
+      CHECK_EQ(split(b.group, false).element_buffers, 0);
+    }
+  }
+}
+
+// The derivative of a layer norm: folds over columns and over rows, a weight, and its result in
+// place of the gradient.
+TEST(rows_norm_backward) {
+  Random random(4);
+  for (const Shape shape : kShapes) {
+    if (shape.planes != 1) continue;
+    RowBuilder b(ComputeType::f32);
+    const DType f = DType::f32;
+    const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
+                   weight = b.load(b.spread(DType::bf16, kColumns)),
+                   mean = b.load(b.spread(f, kRows)),
+                   scale = b.load(b.spread(DType::bf16, kRows), f);
+    const uint16_t grad = b.load(grad_at);
+    const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
+    const uint16_t g = b.op(Op::mul, f, grad, weight);
+    const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
+    const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
+    b.store(b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale), grad_at);
+    b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
+    b.store(b.fold(Op::add, grad, kColumns), b.spread(DType::bf16, kColumns));
+    b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
+    CHECK(equal_on_all(b.group, shape, random));
+  }
+}
