@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "aten/prepare.h"
 #include "atlas/canonicalise.h"
 #include "atlas/dtype.h"
 #include "atlas/group.h"
@@ -20,8 +21,10 @@ namespace hologram::aten {
 // float32 for half precision, as torch's kernels do.
 class Builder {
  public:
-  Builder(DType compute, int64_t count, std::span<const int64_t> sizes)
-      : compute_(compute), count_(count), sizes_(sizes) {}
+  Builder(DType compute, int64_t count, std::span<const int64_t> sizes, Dimensions dimensions = {})
+      : compute_(compute), count_(count), sizes_(sizes), dimensions_(dimensions) {}
+  Builder(DType compute, const Prepared& prepared)
+      : Builder(compute, prepared.space.count, prepared.sizes(), prepared.dimensions) {}
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
@@ -60,6 +63,7 @@ class Builder {
   DType compute_;
   int64_t count_;
   std::span<const int64_t> sizes_;
+  Dimensions dimensions_;
   c10::SmallVector<Operands, 12> list_;
   uint16_t temporaries_ = 0;  // View::temporary of the last one
 };

@@ -23,6 +23,26 @@ bool broadcast(Sizes& sizes, c10::IntArrayRef other) {
   return true;
 }
 
+void order_by_result(IterationSpace& space, size_t operands) {
+  const size_t rank = space.sizes.size();
+  const auto outer = [&](size_t a, size_t b) { return space.strides[0][a] > space.strides[0][b]; };
+  c10::SmallVector<size_t, 6> order;
+  for (size_t d = 0; d < rank; ++d) {
+    // One element is anywhere.
+    if (space.sizes[d] != 1) order.push_back(d);
+  }
+  const bool in_order = std::is_sorted(order.begin(), order.end(), outer);
+  if (in_order && order.size() == rank) return;
+  if (!in_order) std::stable_sort(order.begin(), order.end(), outer);
+  const auto apply = [&](Sizes& numbers) {
+    Sizes moved;
+    for (const size_t d : order) moved.push_back(numbers[d]);
+    numbers = std::move(moved);
+  };
+  for (size_t i = 0; i < operands; ++i) apply(space.strides[i]);
+  apply(space.sizes);
+}
+
 void coalesce(IterationSpace& space, size_t operands) {
   size_t last = 0;
   for (size_t d = 1; d < space.sizes.size(); ++d) {

@@ -27,6 +27,9 @@ struct IterationSpace {
 // where they do not match: that is torch's to complain about.
 bool broadcast(Sizes& sizes, c10::IntArrayRef other);
 
+// Puts the dimensions in the order in which the result lies in memory. `operands`: with the result.
+void order_by_result(IterationSpace& space, size_t operands);
+
 // Joins neighbouring dimensions that every operand steps through in one stride. `operands`: with
 // the result.
 void coalesce(IterationSpace& space, size_t operands);

@@ -138,7 +138,8 @@ class Preparation {
   bool check_out();
   void make_out(Tensor* fresh);
   void make_views();
-  View view_of(const c10::TensorImpl* tensor, const Sizes& strides) const;
+  bool find_spreads();
+  View view_of(const c10::TensorImpl* tensor, size_t operand) const;
 
   const OperandRules& rules_;
   const at::ArrayRef<Argument> in_;
@@ -153,6 +154,8 @@ class Preparation {
   bool with_number_ = false;  // in torch's eyes one operand has no dimensions
   bool alike_ = true;         // all tensors lie in memory the same way and fill it
   Sizes whole_;               // of the space, before dimensions are joined
+  bool has_spreads_ = false;
+  std::array<Spread, 1 + kMostArguments> spreads_{};  // of the result and the operands
 };
 
 bool Preparation::is_on_device(const c10::TensorImpl* tensor) {
@@ -294,12 +297,14 @@ void Preparation::make_views() {
       space.strides[i + 1] =
           tensors_[i] != nullptr ? byte_strides(tensors_[i], whole_) : Sizes(whole_.size(), 0);
     }
+    order_by_result(space, 1 + tensors_.size());
     coalesce(space, 1 + tensors_.size());
+    has_spreads_ = find_spreads();
   }
-  prepared_.out = view_of(o, space.strides[0]);
+  prepared_.out = view_of(o, 0);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i] != nullptr) {
-      prepared_.in[i] = view_of(tensors_[i], space.strides[i + 1]);
+      prepared_.in[i] = view_of(tensors_[i], i + 1);
     } else {
       const bool as_it_is = rules_.keeps_numbers && i > 0;
       prepared_.in[i] =
@@ -308,14 +313,43 @@ void Preparation::make_views() {
   }
 }
 
-View Preparation::view_of(const c10::TensorImpl* tensor, const Sizes& strides) const {
+// Whether every operand fills memory in the order of those dimensions that it has, at most three.
+bool Preparation::find_spreads() {
+  IterationSpace& space = prepared_.space;
+  const size_t rank = space.sizes.size();
+  if (rank < 2 || rank > 3) return false;
+  constexpr Spread kOfTwo[] = {kRows, kColumns}, kOfThree[] = {kPlanes, kMiddle, kColumns};
+  const Spread* const bits = rank == 2 ? kOfTwo : kOfThree;
+  for (size_t i = 0; i <= tensors_.size(); ++i) {
+    const auto* tensor = i == 0 ? out_->unsafeGetTensorImpl() : tensors_[i - 1];
+    spreads_[i] = kOne;
+    if (tensor == nullptr) continue;
+    int64_t dense = static_cast<int64_t>(tensor->itemsize());
+    for (size_t d = rank; d-- > 0;) {
+      const int64_t stride = space.strides[i][d];
+      if (stride == 0) continue;
+      if (stride != dense) return false;
+      dense *= space.sizes[d];
+      spreads_[i] |= bits[d];
+    }
+  }
+  if (spreads_[0] != kEach) return false;
+  prepared_.dimensions = {rank == 2 ? 1 : space.sizes[0], space.sizes[rank - 2],
+                          space.sizes[rank - 1]};
+  return true;
+}
+
+View Preparation::view_of(const c10::TensorImpl* tensor, size_t operand) const {
+  const Sizes& strides = prepared_.space.strides[operand];
   View made = dense_view(block_of(tensor->storage().data_ptr()), tensor,
                          *group_dtype(tensor->dtype().toScalarType()));
   if (alike_ ||
       is_dense(prepared_.space.sizes, strides, static_cast<int64_t>(tensor->itemsize()))) {
     return made;
   }
-  if (tensor->numel() == 1) {
+  if (has_spreads_ && spreads_[operand] != kOne) {
+    made.spread = spreads_[operand];
+  } else if (has_spreads_ || tensor->numel() == 1) {
     made.layout = Layout::scalar;
   } else {
     made.layout = Layout::strided;

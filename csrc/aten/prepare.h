@@ -38,6 +38,7 @@ struct Prepared {
   Window* window;
   DType dtype;
   IterationSpace space;
+  Dimensions dimensions;  // where an operand has less than all of them
   View out;
   std::array<View, kMostArguments> in;
 

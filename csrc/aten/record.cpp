@@ -104,7 +104,7 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
       in[1].tensor->dim() == 0 && group_dtype(in[1].tensor->scalar_type()) != prepared.dtype) {
     if (prepared.out.dtype != prepared.dtype) {
       // The result is rounded to half precision nevertheless.
-      Builder builder(DType::f32, prepared.space.count, prepared.sizes());
+      Builder builder(DType::f32, prepared);
       builder.apply(op, {prepared.in[0], prepared.in[1]});
       builder.give(prepared.out, prepared.dtype);
       prepared.record(in.size(), builder.list(), builder.temporaries());
@@ -118,7 +118,8 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const Tensor* out, Tensor* fre
                     prepared.space.count,
                     prepared.sizes(),
                     prepared.out,
-                    {}};
+                    {},
+                    prepared.dimensions};
   std::copy_n(prepared.in.begin(), in.size(), operands.in.begin());
   prepared.record(in.size(), {&operands, 1});
   return true;

@@ -57,7 +57,8 @@ View Builder::apply(Op op, std::span<const View> in) {
   const DType compute = info.is_logical() ? DType::b8 : compute_;
   const View result = temporary(dtype);
   Operands operands{
-      static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {}};
+      static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {},
+      dimensions_};
   std::copy(in.begin(), in.end(), operands.in.begin());
   list_.push_back(operands);
   return result;
@@ -68,7 +69,7 @@ void Builder::give(const View& out, DType dtype) {
     // `out` is wider than the result, which is rounded nevertheless.
     list_.back().out.dtype = dtype;
     const View result = list_.back().out;
-    list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {result, {}, {}}});
+    list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {result, {}, {}}, dimensions_});
     return;
   }
   // The last operation writes the result itself.
@@ -77,7 +78,7 @@ void Builder::give(const View& out, DType dtype) {
 }
 
 void Builder::store(const View& out, const View& value) {
-  list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}});
+  list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {value, {}, {}}, dimensions_});
 }
 
 View Builder::put(const View& out, const View& value) {
@@ -113,8 +114,7 @@ bool record_composite(const Composite& composite, at::ArrayRef<Argument> in, con
   if (!prepare(rules, in, out, fresh, prepared)) {
     return false;
   }
-  Builder builder(has(kRoundsEach) ? prepared.dtype : compute_dtype(prepared.dtype),
-                  prepared.space.count, prepared.sizes());
+  Builder builder(has(kRoundsEach) ? prepared.dtype : compute_dtype(prepared.dtype), prepared);
   composite.build(builder, prepared.in.data());
   builder.give(prepared.out, prepared.dtype);
   prepared.record(in.size(), builder.list(), builder.temporaries());
@@ -161,7 +161,7 @@ bool record_program(const CompositeProgram& program, at::ArrayRef<Argument> in, 
                                                     : c10::ScalarType::Float,
                             fresh->device().index());
     }
-    Builder builder(compute, prepared.space.count, prepared.sizes());
+    Builder builder(compute, prepared);
     for (size_t i = 0; begin == 0 && i < program.numbers.size(); ++i) {
       values.push_back(builder.number(program.numbers[i]));
     }

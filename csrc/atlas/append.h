@@ -75,6 +75,14 @@ inline uint16_t OpenProgram::space_of(int64_t count) {
   return another_access(state, view, operands, key, written);
 }
 
+// Whether any spread of an instruction's is neither kEach nor kOne.
+inline bool has_dimensions(unsigned spreads) {
+  for (; spreads != 0; spreads >>= 3) {
+    if (((spreads + 1) & kEach) > 1) return true;
+  }
+  return false;
+}
+
 // The elements of an operand.
 inline uint16_t OpenProgram::space_of(const View& view, const Operands& operands, uint16_t space) {
   if (view.layout == Layout::scalar) return space_of(1);
@@ -113,7 +121,7 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
     }
   }
   instruction.spreads = static_cast<uint16_t>(spreads);
-  if (operands.dimensions.columns != 0) [[unlikely]]
+  if (operands.dimensions.columns != 0 && has_dimensions(spreads)) [[unlikely]]
     instruction.structure = structure_of(operands.dimensions);
   instruction.out =
       access_of(operands.out, operands, space_of(operands.out, operands, space), number, true);

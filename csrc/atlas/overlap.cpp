@@ -9,14 +9,14 @@
 namespace hologram {
 namespace {
 
-struct Dimensions {
+struct Steps {
   const int64_t* sizes;
   const int64_t* strides;  // bytes
   size_t rank;
 };
 
 // None unless the access is strided.
-Dimensions dimensions(const Program& program, uint16_t access) {
+Steps dimensions(const Program& program, uint16_t access) {
   const AccessKey& key = program.accesses[access];
   if (key.layout != Layout::strided) return {nullptr, nullptr, 0};
   const auto& sizes = program.shapes[key.shape].sizes;
@@ -29,7 +29,7 @@ int64_t span(const Program& program, uint16_t access, int64_t modulus) {
   const AccessKey& key = program.accesses[access];
   const auto size = static_cast<int64_t>(dtype_size(key.dtype));
   if (key.layout == Layout::dense) return program.counts[key.space] * size;
-  const Dimensions dims = dimensions(program, access);
+  const Steps dims = dimensions(program, access);
   int64_t last = 0;
   for (size_t i = 0; i < dims.rank; ++i) {
     if (dims.sizes[i] == 0) return 0;
@@ -40,7 +40,7 @@ int64_t span(const Program& program, uint16_t access, int64_t modulus) {
 
 // The stride modulo which an access is a short interval, 0 if there is none.
 int64_t pitch(const Program& program, uint16_t access) {
-  const Dimensions dims = dimensions(program, access);
+  const Steps dims = dimensions(program, access);
   int64_t most = 0;
   for (size_t i = 0; i < dims.rank; ++i) {
     if (dims.sizes[i] > 1) most = std::max(most, dims.strides[i]);
@@ -64,7 +64,7 @@ int64_t extent(const Program& program, uint16_t access) {
 
 size_t strided_footprint(const Program& program, uint16_t access) {
   auto bytes = static_cast<int64_t>(dtype_size(program.accesses[access].dtype));
-  const Dimensions dims = dimensions(program, access);
+  const Steps dims = dimensions(program, access);
   for (size_t i = 0; i < dims.rank; ++i) {
     if (dims.strides[i] != 0) bytes *= dims.sizes[i];
   }
@@ -87,7 +87,7 @@ bool may_overlap(const Program& program, uint16_t a, uint16_t b) {
   const int64_t mine = program.places[a].offset, theirs = program.places[b].offset;
   if (mine >= theirs + extent(program, b) || theirs >= mine + extent(program, a)) return false;
   for (const uint16_t access : {a, b}) {
-    const Dimensions dims = dimensions(program, access);
+    const Steps dims = dimensions(program, access);
     for (size_t i = 0; i < dims.rank; ++i) {
       if (dims.sizes[i] > 1 && dims.strides[i] != 0 && apart(program, a, b, dims.strides[i])) {
         return false;

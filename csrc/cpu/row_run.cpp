@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "atlas/error.h"
 #include "atlas/operands.h"
@@ -11,8 +12,9 @@ namespace hologram::cpu {
 namespace {
 
 constexpr int64_t kSerialElements = 32'768;
-constexpr int64_t kBlockBytes = 16'384;  // of a block's elements, in the compute type
-constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
+constexpr int64_t kBlockBytes = 16'384;     // of a block's elements, in the compute type
+constexpr int64_t kKeptBytes = 524'288;     // of element buffers that are worth it
+constexpr int64_t kRepeatedBytes = 16'384;  // of columns, in the compute type
 constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) {
@@ -47,6 +49,7 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
       way_(&group.keeping),
       size_(static_cast<int64_t>(dtype_size(kernels_.own))),
       class_(kClassBytes / size_),
+      plane_rows_(binding.rows),
       rows_(binding.planes * binding.rows),
       columns_(binding.columns),
       classes_((columns_ + class_ - 1) / class_) {
@@ -54,6 +57,7 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
     if (group.keeping.folds[i].over_rows) over_rows_.push_back(i);
   }
   choose_strides();
+  repeat_columns();
 }
 
 RowRun::Memory RowRun::allocate(size_t bytes) {
@@ -63,7 +67,7 @@ RowRun::Memory RowRun::allocate(size_t bytes) {
 }
 
 void RowRun::choose_strides() {
-  const Dimensions dimensions{binding_.planes, binding_.rows, columns_};
+  const Dimensions dimensions{binding_.planes, plane_rows_, columns_};
   for (size_t i = 0; i < group_.operands.size(); ++i) {
     const Operand& operand = group_.operands[i];
     const auto size = static_cast<int64_t>(dtype_size(operand.dtype));
@@ -78,19 +82,39 @@ void RowRun::choose_strides() {
   }
 }
 
+void RowRun::repeat_columns() {
+  if (group_.over_columns || group_.over_rows || group_.stores_rows) return;
+  for (const Operand& operand : group_.operands) {
+    if (operand.layout == Layout::scalar || operand.spread == kEach) continue;
+    if ((operand.spread & kMiddle) != 0 || (operand.spread & kColumns) == 0) return;
+  }
+  int64_t rows = std::min(kRepeatedBytes / size_ / columns_, plane_rows_ / 8);
+  // Without a tail, if that is possible.
+  const int64_t even = kernels_.lanes / std::gcd(int64_t{kernels_.lanes}, columns_);
+  if (rows >= even) rows -= rows % even;
+  if (rows < 2) return;
+  repetitions_ = rows;
+  columns_ *= rows;
+  plane_rows_ = (plane_rows_ + rows - 1) / rows;
+  rows_ = binding_.planes * plane_rows_;
+  classes_ = (columns_ + class_ - 1) / class_;
+  for (int64_t& stride : row_) stride *= rows;
+}
+
 // Who does what.
 void RowRun::plan(int threads) {
   threads_ = rows_ * columns_ < kSerialElements ? 1 : std::max(threads, 1);
   const int64_t row_bytes = columns_ * size_;
-  const bool whole_rows = group_.over_columns || group_.stores_rows;
+  const bool whole_rows = group_.over_columns || group_.stores_rows || repetitions_ > 1;
+  const bool by_plane = group_.over_rows || repetitions_ > 1;
   strips_ = whole_rows ? 1 : classes_;
   const int64_t strip = std::min(columns_, whole_rows ? columns_ : class_) * size_;
   block_ = std::clamp<int64_t>(kBlockBytes / strip, 1, kernels_.lanes);
   unit_rows_ = group_.over_rows ? kFoldRows : block_;
   block_ = std::min(block_, unit_rows_);
-  const int64_t unit_of = group_.over_rows ? binding_.rows : rows_;
+  const int64_t unit_of = by_plane ? plane_rows_ : rows_;
   units_per_plane_ = (unit_of + unit_rows_ - 1) / unit_rows_;
-  units_ = units_per_plane_ * (group_.over_rows ? binding_.planes : 1);
+  units_ = units_per_plane_ * (by_plane ? binding_.planes : 1);
   const int64_t buffers = way_->element_buffers;
   shares_classes_ = threads_ > 1 && strips_ == 1 && units_ < 2 * threads_ && classes_ >= 4;
   if (shares_classes_) block_ = 1;
@@ -108,7 +132,16 @@ size_t RowRun::desk_bytes() const {
   bytes += aligned(static_cast<size_t>(way_->row_buffers * kernels_.lanes * size_));
   bytes += aligned(static_cast<size_t>(way_->element_buffers * block_ * padded(columns_) * size_));
   bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
+  for (size_t i = 0; i < group_.operands.size(); ++i) {
+    if (is_repeated(i)) bytes += aligned(repeated_bytes(i));
+  }
   return bytes;
+}
+
+// With room for a tile behind it.
+size_t RowRun::repeated_bytes(size_t operand) const {
+  return static_cast<size_t>(columns_ + kernels_.lanes) *
+         dtype_size(group_.operands[operand].dtype);
 }
 
 void RowRun::set_up(Desk& desk, char* memory) const {
@@ -129,6 +162,9 @@ void RowRun::set_up(Desk& desk, char* memory) const {
     desk.element_buffers = elements;
     desk.partials = partials;
     std::memset(rows, 0, static_cast<size_t>(way_->row_buffers * kernels_.lanes * size_));
+  }
+  for (uint16_t i = 0; i < group_.operands.size(); ++i) {
+    if (is_repeated(i)) desk.repeated.push_back({i, take(repeated_bytes(i)), nullptr});
   }
   const int64_t row_bytes = padded(columns_) * size_;
   std::vector<void*> operands;
@@ -158,7 +194,7 @@ void RowRun::set_up(Desk& desk, char* memory) const {
     made.held.resize(stage.code->uses_.size());
     if (stage.over_rows) continue;
     for (uint16_t i = 0; i < group_.operands.size(); ++i) {
-      if (plane_[i] == 0 && row_[i] == 0) continue;
+      if ((plane_[i] == 0 && row_[i] == 0) || is_repeated(i)) continue;
       made.moving.push_back(
           {i, static_cast<char*>(binding_.operands[i]), plane_[i], row_[i], false});
     }
@@ -270,11 +306,12 @@ void RowRun::item(Desk& desk, int64_t number) {
   const Span columns{strip * class_,
                      strips_ == 1 ? columns_ : std::min((strip + 1) * class_, columns_)};
   int64_t first = unit * unit_rows_, end = std::min(first + unit_rows_, rows_);
-  if (!over_rows_.empty()) {
+  if (!over_rows_.empty() || repetitions_ > 1) {
     const int64_t plane = unit / units_per_plane_, in_plane = unit % units_per_plane_;
-    first = plane * binding_.rows + in_plane * unit_rows_;
-    end = std::min(first + unit_rows_, (plane + 1) * binding_.rows);
+    first = plane * plane_rows_ + in_plane * unit_rows_;
+    end = std::min(first + unit_rows_, (plane + 1) * plane_rows_);
     begin_unit(unit, columns);
+    repeat(desk, plane);
   }
   desk.unit = unit;
   for (; first < end; first += block_) {
@@ -285,9 +322,13 @@ void RowRun::item(Desk& desk, int64_t number) {
         continue;
       }
       place(frame, desk, first);
+      if (frame.stage->folds.empty()) {
+        plain_rows(frame, first, n, columns);
+        continue;
+      }
       for (int64_t row = first;;) {
-        elements(desk, frame, row, columns);
-        if (!frame.stage->folds.empty()) finish_row(desk, frame, row - first, desk.partials);
+        elements(desk, frame, columns);
+        finish_row(desk, frame, row - first, desk.partials);
         if (++row == first + n) break;
         point(frame, row, first);
       }
@@ -298,7 +339,8 @@ void RowRun::item(Desk& desk, int64_t number) {
 // Pointers at the first row of a block.
 void RowRun::place(StageFrame& frame, const Desk& desk, int64_t first) const {
   char** const pointers = frame.pointers();
-  const int64_t plane = first / binding_.rows, row = first % binding_.rows;
+  const int64_t plane = first / plane_rows_, row = first % plane_rows_;
+  for (const Repeated& its : desk.repeated) pointers[its.operand] = its.memory;
   for (const Moving& m : frame.moving) {
     pointers[m.pointer] = m.of_block ? m.base : m.base + plane * m.plane + row * m.row;
   }
@@ -314,30 +356,74 @@ void RowRun::place(StageFrame& frame, const Desk& desk, int64_t first) const {
 // To the next row.
 void RowRun::point(StageFrame& frame, int64_t row, int64_t first) const {
   char** const pointers = frame.pointers();
-  if (binding_.planes == 1 || row % binding_.rows != 0) {
+  if (binding_.planes == 1 || row % plane_rows_ != 0) {
     for (const Moving& m : frame.moving) pointers[m.pointer] += m.row;
     return;
   }
-  const int64_t plane = row / binding_.rows;
+  const int64_t plane = row / plane_rows_;
   for (const Moving& m : frame.moving) {
     pointers[m.pointer] = m.base + (m.of_block ? (row - first) * m.row : plane * m.plane);
   }
 }
 
-// A row, or a strip of it, class by class where something is folded over it.
-void RowRun::elements(Desk& desk, StageFrame& frame, int64_t row, Span columns) {
-  if (frame.stage->folds.empty() || !group_.over_columns) {
-    fold_class(desk, frame, row, columns, -1, nullptr);
+// Writes the columns of a plane as often as a row repeats them.
+void RowRun::repeat(Desk& desk, int64_t plane) const {
+  for (Repeated& its : desk.repeated) {
+    const char* const source =
+        static_cast<const char*>(binding_.operands[its.operand]) + plane * plane_[its.operand];
+    if (its.source == source) continue;
+    its.source = source;
+    const size_t bytes = static_cast<size_t>(columns_ / repetitions_) *
+                         dtype_size(group_.operands[its.operand].dtype);
+    for (int64_t i = 0; i < repetitions_; ++i) {
+      std::memcpy(its.memory + static_cast<size_t>(i) * bytes, source, bytes);
+    }
+  }
+}
+
+// Rows, or a strip of them, in which nothing is folded.
+void RowRun::plain_rows(StageFrame& frame, int64_t first, int64_t n, Span columns) {
+  const auto& stage = *frame.stage;
+  const auto& code = *stage.code;
+  char** const pointers = frame.pointers();
+  const int64_t lanes = kernels_.lanes;
+  const int64_t plane_columns = columns_ / repetitions_ * binding_.rows;
+  int64_t end = columns.end, left = (end - columns.begin) % lanes;
+  for (int64_t row = first;;) {
+    if (repetitions_ > 1) {  // the last row of a plane may be shorter
+      end = std::min(columns.end, plane_columns - row % plane_rows_ * columns_);
+      left = end % lanes;
+    }
+    const int64_t whole = end - left;
+    if (whole > columns.begin) {
+      code.run_(code.code_.data(), pointers, columns.begin * size_, whole * size_, nullptr, 0);
+    }
+    if (left != 0) {
+      if (!stage.in_place && end >= lanes) {  // elements of the tile before it are computed again
+        code.run_(code.code_.data(), pointers, (end - lanes) * size_, end * size_, nullptr, 0);
+      } else {
+        tail(frame, whole, left);
+      }
+    }
+    if (++row == first + n) break;
+    point(frame, row, first);
+  }
+}
+
+// A row, class by class where something is folded over it.
+void RowRun::elements(Desk& desk, StageFrame& frame, Span columns) {
+  if (!group_.over_columns) {
+    fold_class(desk, frame, columns, -1, nullptr);
     return;
   }
   for (int64_t c = 0; c < classes_; ++c) {
     const Span part{c * class_, std::min((c + 1) * class_, columns_)};
-    fold_class(desk, frame, row, part, c, desk.partials);
+    fold_class(desk, frame, part, c, desk.partials);
   }
 }
 
 // Some columns of a row, at most a class where `number` is not below 0.
-void RowRun::fold_class(Desk& desk, StageFrame& frame, int64_t row, Span columns, int64_t number,
+void RowRun::fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t number,
                         char* partials) {
   const auto& stage = *frame.stage;
   int64_t used = kFoldBytes / size_;  // accumulators that anything is folded into
@@ -358,15 +444,7 @@ void RowRun::fold_class(Desk& desk, StageFrame& frame, int64_t row, Span columns
     code.run_(code.code_.data(), frame.pointers(), columns.begin * size_, whole * size_, nullptr,
               0);
   }
-  if (left != 0) {
-    if (stage.folds.empty() && !stage.in_place && columns.end >= lanes) {
-      // Elements of the tile before it are computed again.
-      code.run_(code.code_.data(), frame.pointers(), (columns.end - lanes) * size_,
-                columns.end * size_, nullptr, 0);
-    } else {
-      tail(desk, frame, row, whole, left);
-    }
-  }
+  if (left != 0) tail(frame, whole, left);
   if (number < 0) return;
   for (const uint16_t fold : stage.folds) {
     if (way_->folds[fold].over_rows) continue;
@@ -396,8 +474,7 @@ void RowRun::finish_row(Desk& desk, StageFrame& frame, int64_t in_block, char* p
 }
 
 // The last elements of a row, fewer than a tile.
-void RowRun::tail(Desk& desk, StageFrame& frame, int64_t row, int64_t at, int64_t n) {
-  (void)row;
+void RowRun::tail(StageFrame& frame, int64_t at, int64_t n) {
   const auto& stage = *frame.stage;
   const auto& code = *stage.code;
   char* const* const bases = frame.pointers();
@@ -413,8 +490,8 @@ void RowRun::tail(Desk& desk, StageFrame& frame, int64_t row, int64_t at, int64_
       continue;
     }
     // What is behind the row is read where it is the operand's, and nobody writes it.
-    if (!use.stored && !group_.written[use.operand] &&
-        data + lanes * use.size <= ends_[use.operand]) {
+    if (is_repeated(use.operand) || (!use.stored && !group_.written[use.operand] &&
+                                     data + lanes * use.size <= ends_[use.operand])) {
       tile[use.operand] = data;
       continue;
     }
@@ -443,7 +520,6 @@ void RowRun::tail(Desk& desk, StageFrame& frame, int64_t row, int64_t at, int64_
     std::memcpy(bases[use.operand] + at * use.size, frame.frame + use.scratch,
                 static_cast<size_t>(n) * use.size);
   }
-  (void)desk;
 }
 
 // What there is one of for each row, of up to a tile of them.
@@ -455,8 +531,8 @@ void RowRun::rows_stage(Desk&, StageFrame& frame, int64_t first, int64_t n) {
   std::copy_n(bases, code.pointer_count(), tile);
   const int64_t lanes = kernels_.lanes;
   const auto address = [&](const OperandUse& use, int64_t row) {
-    return bases[use.operand] + row / binding_.rows * plane_[use.operand] +
-           row % binding_.rows * row_[use.operand];
+    return bases[use.operand] + row / plane_rows_ * plane_[use.operand] +
+           row % plane_rows_ * row_[use.operand];
   };
   for (const OperandUse& use : code.uses_) {
     if (use.operand >= group_.operands.size()) continue;
@@ -492,7 +568,7 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
     std::atomic<int64_t> next{0};
   };
   for (int64_t row = 0; row < rows_; ++row) {
-    const int64_t plane = row / binding_.rows, in_plane = row % binding_.rows;
+    const int64_t plane = row / plane_rows_, in_plane = row % plane_rows_;
     const int64_t unit = over_rows_.empty() ? 0 : plane * units_per_plane_ + in_plane / unit_rows_;
     if (!over_rows_.empty() && in_plane % unit_rows_ == 0) begin_unit(unit, {0, columns_});
     for (size_t s = 0; s < way_->stages.size(); ++s) {
@@ -518,7 +594,7 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
               if (at >= self.classes_) break;
               for (int64_t c = at; c < std::min(at + claim, self.classes_); ++c) {
                 const Span columns{c * self.class_, std::min((c + 1) * self.class_, self.columns_)};
-                self.fold_class(desk, desk.stages[its.stage], its.row, columns, c, desk.partials);
+                self.fold_class(desk, desk.stages[its.stage], columns, c, desk.partials);
               }
             }
           },

@@ -45,6 +45,13 @@ class RowRun {
     char** pointers() { return reinterpret_cast<char**>(frame); }
     std::vector<bool> held;  // by use: scratch has the tail of the columns
   };
+  // Short rows of which no operand has one element each are put end to end: what has columns only
+  // is repeated, so that many of them are one row to the stages.
+  struct Repeated {
+    uint16_t operand;
+    char* memory;        // a row of the repetition
+    const char* source;  // that it holds
+  };
   // What one thread works with.
   struct Desk {
     Memory memory;
@@ -53,16 +60,23 @@ class RowRun {
     char* element_buffers;
     char* accumulators;
     char* partials;
+    std::vector<Repeated> repeated;
     int64_t unit = 0;  // of the item: the chunk whose accumulators folds over rows go to
   };
   struct Span {
     int64_t begin, end;
   };
 
+  void repeat_columns();
+  bool is_repeated(size_t operand) const {
+    const Operand& its = group_.operands[operand];
+    return repetitions_ > 1 && its.layout != Layout::scalar && (its.spread & kMiddle) == 0;
+  }
   void plan(int threads);
   void choose_strides();
   Desk make_desk(char* row_buffers, char* element_buffers, char* partials) const;
   size_t desk_bytes() const;
+  size_t repeated_bytes(size_t operand) const;
   void set_up(Desk& desk, char* memory) const;
   int64_t padded(int64_t columns) const {
     return (columns + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes;
@@ -73,11 +87,12 @@ class RowRun {
   void rows_stage(Desk& desk, StageFrame& frame, int64_t first, int64_t n);
   void place(StageFrame& frame, const Desk& desk, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
-  void elements(Desk& desk, StageFrame& frame, int64_t row, Span columns);
-  void fold_class(Desk& desk, StageFrame& frame, int64_t row, Span columns, int64_t number,
-                  char* partials);
+  void plain_rows(StageFrame& frame, int64_t first, int64_t n, Span columns);
+  void repeat(Desk& desk, int64_t plane) const;
+  void elements(Desk& desk, StageFrame& frame, Span columns);
+  void fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t number, char* partials);
   void finish_row(Desk& desk, StageFrame& frame, int64_t in_block, char* partials);
-  void tail(Desk& desk, StageFrame& frame, int64_t row, int64_t at, int64_t n);
+  void tail(StageFrame& frame, int64_t at, int64_t n);
   void begin_unit(int64_t unit, Span columns);
   void finish_units();
   char* partial_of(const RowGroup::Way& way, int64_t unit, uint16_t fold) const;
@@ -88,8 +103,9 @@ class RowRun {
   const RowGroup::Way* way_;
   const int64_t size_;                       // of the compute type's elements
   const int64_t class_;                      // elements
-  const int64_t rows_, columns_;             // rows of all planes
-  const int64_t classes_;                    // of a row
+  int64_t plane_rows_, rows_, columns_;      // of a plane, of all planes
+  int64_t repetitions_ = 1;                  // rows that are one row here
+  int64_t classes_;                          // of a row
   int64_t block_ = 1;                        // rows that go through the stages together
   int64_t unit_rows_ = 1;                    // of an item
   int64_t units_per_plane_ = 1, units_ = 1;  // of rows

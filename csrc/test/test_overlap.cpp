@@ -92,9 +92,7 @@ TEST(overlap_footprints) {
   CHECK_EQ(footprint(a.program, a.strided(DType::f32, 0, {32, 64}, {4, 0})), 128u);
   CHECK_EQ(footprint(a.program, a.strided(DType::f32, 0, {3, 5}, {4, 100})), 60u);
   CHECK_EQ(footprint(a.program, a.strided(DType::f32, 0, {9, 4}, {4, 4})), 48u);  // windows
-  a.program.accesses.push_back({0, DType::bf16, Layout::scalar, 0, 0});
-  a.program.places.push_back({0, -1, 0, false});
-  CHECK_EQ(footprint(a.program, static_cast<uint16_t>(a.program.accesses.size() - 1)), 2u);
+  CHECK_EQ(footprint(a.program, a.dense(DType::bf16, 0, 1)), 2u);
 }
 
 // Whatever meets is found, by comparison and in the index; and most of what does not is told apart.
