@@ -172,8 +172,10 @@ UNITS = {
     "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
     "aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
+    "folds": "aten/folding aten/reductions aten/row_programs",
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
-    "cpu/group_run_strided cpu/strided_space atlas/algebra atlas/op_table",
+    "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
+    "atlas/op_table",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/random atlas/stream "

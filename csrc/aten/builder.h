@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "aten/prepare.h"
 #include "atlas/canonicalise.h"
@@ -35,10 +36,24 @@ class Builder {
   bool integral() const { return compute_type_of(compute_) == ComputeType::i64; }
 
   // What follows is computed in another dtype, over another number of elements.
-  void enter(DType compute, int64_t count) {
+  void enter(DType compute, int64_t count, Dimensions dimensions = {}) {
     compute_ = compute;
     count_ = count;
+    dimensions_ = dimensions;
   }
+  DType compute() const { return compute_; }
+
+  // Folds a value with an element for each of a space's into one of smaller spread. What follows is
+  // computed for each of the result's elements.
+  View fold(Op op, View value, Dimensions dimensions, Spread spread);
+  // A value that is computed anew, in the dtype of the builder.
+  View copy(const View& value);
+  // A dense copy of a strided view, of which the sizes stay until it is recorded.
+  View copy_strided(const View& from, std::span<const int64_t> sizes, int64_t count);
+  // Writes a value, rounded to `dtype`, to where dimensions lie with strides in elements, which
+  // stay until it is recorded.
+  void store_permuted(View out, const View& value, DType dtype, std::span<const int64_t> sizes,
+                      std::span<const int64_t> strides);
   // A place for a value that instructions over another space read. store() writes it.
   View temporary(DType dtype);
 
@@ -65,7 +80,8 @@ class Builder {
   std::span<const int64_t> sizes_;
   Dimensions dimensions_;
   c10::SmallVector<Operands, 12> list_;
-  uint16_t temporaries_ = 0;  // View::temporary of the last one
+  uint16_t temporaries_ = 0;       // View::temporary of the last one
+  std::vector<int64_t> permuted_;  // strides in bytes
 };
 
 }  // namespace hologram::aten

@@ -13,6 +13,7 @@
 #include "aten/operand.h"
 #include "aten/overloads.h"
 #include "aten/record.h"
+#include "aten/row_programs.h"
 #include "atlas/op_table.h"
 
 namespace hologram::aten {
@@ -83,6 +84,8 @@ Tensor& zero_(Tensor& self) {
 
 void register_pointwise() {
   register_composites();
+  register_reductions();
+  register_row_programs();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

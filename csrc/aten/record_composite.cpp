@@ -56,12 +56,52 @@ View Builder::apply(Op op, std::span<const View> in) {
   // Logical operations are of truth values only.
   const DType compute = info.is_logical() ? DType::b8 : compute_;
   const View result = temporary(dtype);
-  Operands operands{
-      static_cast<Code>(op), compute, static_cast<int>(in.size()), count_, sizes_, result, {},
-      dimensions_};
+  Operands operands{static_cast<Code>(op),
+                    compute,
+                    static_cast<int>(in.size()),
+                    count_,
+                    sizes_,
+                    result,
+                    {},
+                    dimensions_};
   std::copy(in.begin(), in.end(), operands.in.begin());
   list_.push_back(operands);
   return result;
+}
+
+View Builder::fold(Op op, View value, Dimensions dimensions, Spread spread) {
+  enter(compute_, dimensions.planes * dimensions.rows * dimensions.columns, dimensions);
+  View result = temporary(compute_);
+  result.spread = spread;
+  value.spread = kEach;
+  list_.push_back({fold_of(op), compute_, 1, count_, {}, result, {value, {}, {}}, dimensions_});
+  enter(compute_, spread_count(spread, dimensions));
+  result.spread = kEach;
+  return result;
+}
+
+View Builder::copy(const View& value) {
+  const View result = temporary(compute_);
+  list_.push_back({kCopy, compute_, 1, count_, {}, result, {value, {}, {}}});
+  return result;
+}
+
+View Builder::copy_strided(const View& from, std::span<const int64_t> sizes, int64_t count) {
+  const View result = temporary(from.dtype);
+  list_.push_back({kCopy, from.dtype, 1, count, sizes, result, {from, {}, {}}});
+  return result;
+}
+
+void Builder::store_permuted(View out, const View& value, DType dtype,
+                             std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  if (dtype != compute_) list_.back().out.dtype = dtype;
+  View from = value;
+  from.dtype = list_.back().out.dtype;
+  permuted_.assign(strides.begin(), strides.end());
+  for (int64_t& stride : permuted_) stride *= static_cast<int64_t>(dtype_size(out.dtype));
+  out.layout = Layout::strided;
+  out.strides = permuted_.data();
+  list_.push_back({kCopy, dtype, 1, count_, sizes, out, {from, {}, {}}});
 }
 
 void Builder::give(const View& out, DType dtype) {
@@ -72,8 +112,10 @@ void Builder::give(const View& out, DType dtype) {
     list_.push_back({kCopy, compute_, 1, count_, sizes_, out, {result, {}, {}}, dimensions_});
     return;
   }
-  // The last operation writes the result itself.
+  // The last operation writes the result itself, a fold as many elements as it leaves.
+  const Spread spread = list_.back().out.spread;
   list_.back().out = out;
+  list_.back().out.spread = spread;
   --temporaries_;
 }
 

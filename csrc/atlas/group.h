@@ -40,7 +40,7 @@ inline constexpr Spread kEach = 7;
 
 inline constexpr int64_t kFoldBytes = 512;
 inline constexpr int64_t kClassBytes = 12'288;
-inline constexpr int64_t kFoldRows = 64;
+inline constexpr int64_t kFoldRows = 16;
 
 // Where the elements of an operand lie. The iteration space is row-major over `sizes`.
 enum class Layout : uint8_t {

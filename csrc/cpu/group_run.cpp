@@ -10,7 +10,6 @@
 namespace hologram::cpu {
 namespace {
 
-constexpr int64_t kSerialElements = 32'768;
 constexpr size_t kPrefetchOperands = 3;  // the processor fetches fewer ahead by itself
 constexpr long kPrefetchDistance = 2048;
 // Bytes that the caches may still hold: there, fetching ahead is only more work.

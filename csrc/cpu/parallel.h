@@ -1,9 +1,14 @@
 // Where the threads of the CPU backend come from.
 #pragma once
 
+#include <cstdint>
+
 #include "atlas/export.h"
 
 namespace hologram::cpu {
+
+// Fewer are computed by one thread.
+inline constexpr int64_t kSerialElements = 32'768;
 
 // The default is the calling thread alone.
 struct Parallel {

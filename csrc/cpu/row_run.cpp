@@ -11,10 +11,10 @@
 namespace hologram::cpu {
 namespace {
 
-constexpr int64_t kSerialElements = 32'768;
 constexpr int64_t kBlockBytes = 16'384;     // of a block's elements, in the compute type
 constexpr int64_t kKeptBytes = 524'288;     // of element buffers that are worth it
 constexpr int64_t kRepeatedBytes = 16'384;  // of columns, in the compute type
+constexpr int64_t kUnitChunks = 4;          // of rows whose fold is shared out; see end_chunk()
 constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) {
@@ -110,8 +110,8 @@ void RowRun::plan(int threads) {
   strips_ = whole_rows ? 1 : classes_;
   const int64_t strip = std::min(columns_, whole_rows ? columns_ : class_) * size_;
   block_ = std::clamp<int64_t>(kBlockBytes / strip, 1, kernels_.lanes);
-  unit_rows_ = group_.over_rows ? kFoldRows : block_;
-  block_ = std::min(block_, unit_rows_);
+  unit_rows_ = group_.over_rows ? kUnitChunks * kFoldRows : block_;
+  if (group_.over_rows) block_ = std::min(block_, kFoldRows);
   const int64_t unit_of = by_plane ? plane_rows_ : rows_;
   units_per_plane_ = (unit_of + unit_rows_ - 1) / unit_rows_;
   units_ = units_per_plane_ * (by_plane ? binding_.planes : 1);
@@ -132,6 +132,7 @@ size_t RowRun::desk_bytes() const {
   bytes += aligned(static_cast<size_t>(way_->row_buffers * kernels_.lanes * size_));
   bytes += aligned(static_cast<size_t>(way_->element_buffers * block_ * padded(columns_) * size_));
   bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
+  bytes += aligned(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   for (size_t i = 0; i < group_.operands.size(); ++i) {
     if (is_repeated(i)) bytes += aligned(repeated_bytes(i));
   }
@@ -157,7 +158,9 @@ void RowRun::set_up(Desk& desk, char* memory) const {
   char* const elements =
       take(static_cast<size_t>(way_->element_buffers * block_ * padded(columns_) * size_));
   char* const partials = take(way_->folds.size() * static_cast<size_t>(classes_ * size_));
+  char* const spare = take(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   if (desk.row_buffers == nullptr) {
+    desk.spare = spare;
     desk.row_buffers = rows;
     desk.element_buffers = elements;
     desk.partials = partials;
@@ -214,6 +217,7 @@ void RowRun::run(Parallel& parallel) {
       desk.row_buffers = desks.front().row_buffers;
       desk.element_buffers = desks.front().element_buffers;
       desk.partials = desks.front().partials;
+      desk.spare = desks.front().spare;
     }
     char* memory = small;
     if (threads_ > 1 || bytes > sizeof small) {
@@ -259,19 +263,42 @@ void RowRun::run(Parallel& parallel) {
   finish_units();
 }
 
-char* RowRun::partial_of(const RowGroup::Way& way, int64_t unit, uint16_t fold) const {
-  (void)way;
+char* RowRun::partial_of(int64_t unit, uint16_t fold) const {
   const auto number = std::ranges::find(over_rows_, fold) - over_rows_.begin();
   return unit_partials_.get() + (number * units_ + unit) * padded(columns_) * size_;
 }
 
-// The accumulators of folds over rows, in some columns.
-void RowRun::begin_unit(int64_t unit, Span columns) {
+// The accumulators of a chunk of a unit. Those of the first become the unit's.
+char* RowRun::chunk_of(const Desk& desk, uint16_t fold) const {
+  if (desk.chunk == 0) return partial_of(desk.unit, fold);
+  return spare_of(desk, fold, desk.chunk == 3);
+}
+char* RowRun::spare_of(const Desk& desk, uint16_t fold, int which) const {
+  const auto number = std::ranges::find(over_rows_, fold) - over_rows_.begin();
+  return desk.spare + (2 * number + which) * padded(columns_) * size_;
+}
+
+// Some columns of the accumulators of a chunk.
+void RowRun::begin_chunk(const Desk& desk, Span columns) const {
   for (const uint16_t fold : over_rows_) {
     const uint64_t bits = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].identity;
-    char* const p = partial_of(*way_, unit, fold) + columns.begin * size_;
+    char* const p = chunk_of(desk, fold) + columns.begin * size_;
     const int64_t count = padded(columns.end) - columns.begin;
     size_ == 4 ? fill<uint32_t>(p, bits, count) : fill<uint64_t>(p, bits, count);
+  }
+}
+
+// Joins it with its neighbours, two at a time. `last`: of the unit.
+void RowRun::end_chunk(const Desk& desk, bool last, Span columns) const {
+  for (const uint16_t fold : over_rows_) {
+    const auto join = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].join;
+    const int64_t at = columns.begin * size_, count = columns.end - columns.begin;
+    char* const all = partial_of(desk.unit, fold) + at;
+    char* const second = spare_of(desk, fold, 0) + at;
+    if (desk.chunk == 3) join(second, second, spare_of(desk, fold, 1) + at, count);
+    if (desk.chunk == 1 || desk.chunk == 3 || (desk.chunk == 2 && last)) {
+      join(all, all, second, count);
+    }
   }
 }
 
@@ -283,7 +310,7 @@ void RowRun::finish_units() {
     const auto to_size = static_cast<int64_t>(dtype_size(group_.operands[its.result].dtype));
     for (int64_t plane = 0; plane < binding_.planes; ++plane) {
       const auto at = [&](int64_t unit) {
-        return partial_of(*way_, plane * units_per_plane_ + unit, fold);
+        return partial_of(plane * units_per_plane_ + unit, fold);
       };
       for (int64_t n = units_per_plane_; n > 1; n = (n + 1) / 2) {
         for (int64_t i = 0; i < n / 2; ++i) join(at(i), at(2 * i), at(2 * i + 1), columns_);
@@ -310,12 +337,16 @@ void RowRun::item(Desk& desk, int64_t number) {
     const int64_t plane = unit / units_per_plane_, in_plane = unit % units_per_plane_;
     first = plane * plane_rows_ + in_plane * unit_rows_;
     end = std::min(first + unit_rows_, (plane + 1) * plane_rows_);
-    begin_unit(unit, columns);
     repeat(desk, plane);
   }
   desk.unit = unit;
-  for (; first < end; first += block_) {
-    const int64_t n = std::min(block_, end - first);
+  for (int64_t n = 0, at = 0; first < end; first += n, at += n) {
+    n = std::min(block_, end - first);
+    if (!over_rows_.empty()) {
+      n = std::min(n, kFoldRows - at % kFoldRows);
+      desk.chunk = static_cast<int>(at / kFoldRows);
+      if (at % kFoldRows == 0) begin_chunk(desk, columns);
+    }
     for (StageFrame& frame : desk.stages) {
       if (frame.stage->over_rows) {
         rows_stage(desk, frame, first, n);
@@ -333,6 +364,8 @@ void RowRun::item(Desk& desk, int64_t number) {
         point(frame, row, first);
       }
     }
+    const bool last = first + n == end;
+    if (!over_rows_.empty() && (last || (at + n) % kFoldRows == 0)) end_chunk(desk, last, columns);
   }
 }
 
@@ -348,7 +381,7 @@ void RowRun::place(StageFrame& frame, const Desk& desk, int64_t first) const {
   for (size_t i = 0; i < frame.stage->more.size() && !over_rows_.empty(); ++i) {
     const StageOperand& operand = frame.stage->more[i];
     if (operand.role == Role::accumulators && way_->folds[operand.index].over_rows) {
-      pointers[more + i] = partial_of(*way_, desk.unit, operand.index);
+      pointers[more + i] = chunk_of(desk, operand.index);
     }
   }
 }
@@ -570,16 +603,18 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
   for (int64_t row = 0; row < rows_; ++row) {
     const int64_t plane = row / plane_rows_, in_plane = row % plane_rows_;
     const int64_t unit = over_rows_.empty() ? 0 : plane * units_per_plane_ + in_plane / unit_rows_;
-    if (!over_rows_.empty() && in_plane % unit_rows_ == 0) begin_unit(unit, {0, columns_});
+    const int64_t in_unit = in_plane % unit_rows_;
+    for (Desk& desk : desks) {
+      desk.unit = unit;
+      desk.chunk = static_cast<int>(in_unit / kFoldRows);
+    }
+    if (!over_rows_.empty() && in_unit % kFoldRows == 0) begin_chunk(desks.front(), {0, columns_});
     for (size_t s = 0; s < way_->stages.size(); ++s) {
       if (way_->stages[s].over_rows) {
         rows_stage(desks.front(), desks.front().stages[s], row, 1);
         continue;
       }
-      for (Desk& desk : desks) {
-        desk.unit = unit;
-        place(desk.stages[s], desk, row);
-      }
+      for (Desk& desk : desks) place(desk.stages[s], desk, row);
       Context context{this, &desks, s, row, {}, {}};
       parallel.run(
           threads_,
@@ -600,6 +635,10 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
           },
           &context);
       finish_row(desks.front(), desks.front().stages[s], 0, desks.front().partials);
+    }
+    const bool last = in_unit + 1 == unit_rows_ || in_plane + 1 == plane_rows_;
+    if (!over_rows_.empty() && (last || (in_unit + 1) % kFoldRows == 0)) {
+      end_chunk(desks.front(), last, {0, columns_});
     }
   }
 }

@@ -61,6 +61,8 @@ class RowRun {
     char* accumulators;
     char* partials;
     std::vector<Repeated> repeated;
+    char* spare;       // accumulators of chunks that are joined with a neighbour
+    int chunk = 0;     // of the unit
     int64_t unit = 0;  // of the item: the chunk whose accumulators folds over rows go to
   };
   struct Span {
@@ -93,9 +95,12 @@ class RowRun {
   void fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t number, char* partials);
   void finish_row(Desk& desk, StageFrame& frame, int64_t in_block, char* partials);
   void tail(StageFrame& frame, int64_t at, int64_t n);
-  void begin_unit(int64_t unit, Span columns);
+  char* chunk_of(const Desk& desk, uint16_t fold) const;
+  char* spare_of(const Desk& desk, uint16_t fold, int which) const;
+  void begin_chunk(const Desk& desk, Span columns) const;
+  void end_chunk(const Desk& desk, bool last, Span columns) const;
   void finish_units();
-  char* partial_of(const RowGroup::Way& way, int64_t unit, uint16_t fold) const;
+  char* partial_of(int64_t unit, uint16_t fold) const;
 
   const RowGroup& group_;
   const Binding& binding_;

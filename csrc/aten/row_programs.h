@@ -1,0 +1,10 @@
+// Registration of reductions, and of programs over rows, as ATen kernels.
+#pragma once
+
+namespace hologram::aten {
+
+// Called once, before register_delegates().
+void register_reductions();
+void register_row_programs();
+
+}  // namespace hologram::aten
