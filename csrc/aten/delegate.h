@@ -66,6 +66,16 @@ class OperatorDelegate {
     return std::move(stack.back()).toTensor();
   }
 
+  // The same for an operator with three results.
+  template <class... Args>
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> three(Args&&... args) const {
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(args));
+    (stack.emplace_back(std::forward<Args>(args)), ...);
+    call(&stack);
+    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
+  }
+
   // The same for an operator without results.
   template <class... Args>
   void run(Args&&... args) const {

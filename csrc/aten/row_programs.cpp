@@ -1,9 +1,356 @@
+// Softmax, norms and their derivatives, each as the instructions of its formula: a program over
+// rows that the canonicaliser joins with what is before and after it.
+//
+// Half precision is computed in float32 and rounded once, where torch stores it. What recording
+// declines goes to torch's kernel.
 #include "aten/precompiled.h"
 
 #include "aten/row_programs.h"
 
-namespace hologram::aten {
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
 
-void register_row_programs() {}
+#include "aten/block.h"
+#include "aten/folding.h"
+#include "aten/overloads.h"
+#include "atlas/device.h"
+#include "atlas/op_table.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::ScalarType;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+bool is_real(const Tensor& tensor) {
+  const auto dtype = group_dtype(tensor.scalar_type());
+  return dtype && (kReal & dtype_bit(*dtype)) != 0;
+}
+
+bool is_given(const OptionalTensor& tensor) {
+  return tensor && tensor->defined();
+}
+
+// A contiguous tensor of real numbers on the device of another, with so many elements.
+bool is_vector(const Tensor& tensor, int64_t count, const Tensor& beside) {
+  return tensor.device() == beside.device() && is_real(tensor) && tensor.numel() == count &&
+         is_plain_strided(tensor.unsafeGetTensorImpl()) && tensor.is_contiguous() &&
+         operand_block(tensor.unsafeGetTensorImpl()) != nullptr;
+}
+bool is_vector(const OptionalTensor& tensor, int64_t count, const Tensor& beside) {
+  return !is_given(tensor) || is_vector(*tensor, count, beside);
+}
+
+View by(View value, Spread spread) {
+  value.spread = spread;
+  return value;
+}
+
+// ---- softmax ----
+
+// Writes the program of elementwise results over one dimension.
+using BuildSoftmax = View (*)(Builder& b, const Folding& f, View x, View y);
+
+View softmax(Builder& b, const Folding& f, View x, View) {
+  const DType compute = b.compute();
+  const View most = f.fold(b, Op::maximum, x);
+  f.enter_elements(b, compute);
+  const View e = b.apply(Op::exp, {b.apply(Op::sub, {x, f.beside_elements(most)})});
+  const View sum = f.fold(b, Op::add, e);
+  f.enter_elements(b, compute);
+  return b.apply(Op::div, {e, f.beside_elements(sum)});
+}
+View log_softmax(Builder& b, const Folding& f, View x, View) {
+  const DType compute = b.compute();
+  const View most = f.fold(b, Op::maximum, x);
+  f.enter_elements(b, compute);
+  const View shifted = b.apply(Op::sub, {x, f.beside_elements(most)});
+  const View sum = f.fold(b, Op::add, b.apply(Op::exp, {shifted}));
+  const View log = b.apply(Op::log, {sum});
+  f.enter_elements(b, compute);
+  return b.apply(Op::sub, {shifted, f.beside_elements(log)});
+}
+View softmax_backward(Builder& b, const Folding& f, View grad, View output) {
+  const DType compute = b.compute();
+  f.enter_elements(b, compute);
+  const View sum = f.fold(b, Op::add, b.apply(Op::mul, {grad, output}));
+  f.enter_elements(b, compute);
+  return b.apply(Op::mul, {output, b.apply(Op::sub, {grad, f.beside_elements(sum)})});
+}
+View log_softmax_backward(Builder& b, const Folding& f, View grad, View output) {
+  const DType compute = b.compute();
+  const View sum = f.fold(b, Op::add, grad);
+  f.enter_elements(b, compute);
+  const View e = b.apply(Op::exp, {output});
+  return b.apply(Op::sub, {grad, b.apply(Op::mul, {e, f.beside_elements(sum)})});
+}
+
+bool record_softmax(BuildSoftmax build, const Tensor& x, const Tensor* y, int64_t dim,
+                    const Target& to) {
+  if (!is_real(x) || (y != nullptr && (y->scalar_type() != x.scalar_type() ||
+                                       y->sizes() != x.sizes() || y->device() != x.device()))) {
+    return false;
+  }
+  const auto set = dim_set(x, at::IntArrayRef(dim));
+  const auto folding = set ? Folding::of(x, *set, true) : std::nullopt;
+  if (!folding || !folding->has_space()) return false;
+  const auto other = y != nullptr ? Folding::of(*y, *set, true) : folding;
+  if (!other) return false;
+  if (to.out != nullptr &&
+      !takes_result(*to.out, x.sizes(), x.scalar_type(), {&x, y != nullptr ? y : &x})) {
+    return false;
+  }
+  Window& window = current_window(x.device().index());
+  if (to.out == nullptr) *to.fresh = make_folded(window, x, x.sizes(), x.scalar_type());
+  const Tensor& out = to.out != nullptr ? *to.out : *to.fresh;
+  const DType dtype = *group_dtype(x.scalar_type());
+  Builder b(compute_dtype(dtype), folding->count(), {});
+  const View first = folding->source(b);
+  const View second = y != nullptr ? other->source(b) : first;
+  build(b, *folding, first, second);
+  const View result = contiguous_view(out);
+  b.give(result, dtype);
+  record_built(window, b, {folding->view(), other->view(), result});
+  return true;
+}
+
+Tensor forward(Service& here, BuildSoftmax build, const Tensor& self, int64_t dim, bool to_float) {
+  Tensor fresh;
+  if (to_float || !record_softmax(build, self, nullptr, dim, {nullptr, &fresh})) {
+    return here.delegate(self, dim, to_float);
+  }
+  note_native(here.counter);
+  return fresh;
+}
+Tensor& forward_out(Service& here, BuildSoftmax build, const Tensor& self, int64_t dim,
+                    bool to_float, Tensor& out) {
+  if (to_float || !record_softmax(build, self, nullptr, dim, {&out, nullptr})) {
+    here.delegate(self, dim, to_float, out);
+  } else {
+    note_native(here.counter);
+  }
+  return out;
+}
+Tensor backward(Service& here, BuildSoftmax build, const Tensor& grad, const Tensor& output,
+                int64_t dim, ScalarType type) {
+  Tensor fresh;
+  if (type != grad.scalar_type() || !record_softmax(build, grad, &output, dim, {nullptr, &fresh})) {
+    return here.delegate(grad, output, dim, type);
+  }
+  note_native(here.counter);
+  return fresh;
+}
+Tensor& backward_out(Service& here, BuildSoftmax build, const Tensor& grad, const Tensor& output,
+                     int64_t dim, ScalarType type, Tensor& out) {
+  if (type != grad.scalar_type() || !record_softmax(build, grad, &output, dim, {&out, nullptr})) {
+    here.delegate(grad, output, dim, type, out);
+  } else {
+    note_native(here.counter);
+  }
+  return out;
+}
+
+// ---- layer norm ----
+
+// The last dimensions, of which there is one mean; none where torch has to complain.
+std::optional<Dimensions> normalized(const Tensor& input, at::IntArrayRef shape) {
+  const auto rank = static_cast<size_t>(input.dim());
+  if (shape.empty() || shape.size() > rank || input.sizes().slice(rank - shape.size()) != shape ||
+      input.numel() == 0) {
+    return std::nullopt;
+  }
+  const int64_t columns = c10::multiply_integers(shape);
+  return Dimensions{1, input.numel() / columns, columns};
+}
+
+// The dtype of a norm's statistics and of its parameters: that of the input, or float32 beside half
+// precision. None for mixtures that torch refuses.
+std::optional<ScalarType> parameter_type(const Tensor& input,
+                                         std::initializer_list<const OptionalTensor*> parameters) {
+  std::optional<ScalarType> type;
+  for (const OptionalTensor* parameter : parameters) {
+    if (!is_given(*parameter)) continue;
+    if (type && *type != (*parameter)->scalar_type()) return std::nullopt;
+    type = (*parameter)->scalar_type();
+  }
+  if (!type) return input.scalar_type();
+  const bool mixed = *type == at::kFloat && at::isReducedFloatingType(input.scalar_type());
+  if (*type != input.scalar_type() && !mixed) return std::nullopt;
+  return type;
+}
+
+struct Moments {
+  View distance, scale, mean;  // x - mean of each element; 1 / sqrt(variance + eps), and the mean
+};
+// Of rows.
+Moments moments(Builder& b, const View& x, const Dimensions& space, double eps) {
+  const DType compute = b.compute();
+  const int64_t count = space.rows * space.columns;
+  const View n = b.number(static_cast<double>(space.columns));
+  const View mean = b.apply(Op::div, {b.fold(Op::add, x, space, kRows), n});
+  b.enter(compute, count, space);
+  const View distance = b.apply(Op::sub, {x, by(mean, kRows)});
+  const View squares = b.fold(Op::add, b.apply(Op::mul, {distance, distance}), space, kRows);
+  const View variance = b.apply(Op::div, {squares, n});
+  const View scale = b.apply(Op::rsqrt, {b.apply(Op::add, {variance, b.number(eps)})});
+  return {distance, scale, mean};
+}
+
+bool record_layer_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
+                       const OptionalTensor& bias, double eps, Three& results) {
+  const auto space = normalized(input, shape);
+  const auto type = parameter_type(input, {&weight, &bias});
+  if (!space || !type || !is_real(input) || !is_vector(weight, space->columns, input) ||
+      !is_vector(bias, space->columns, input)) {
+    return false;
+  }
+  const auto folding = Folding::of(input, 0, true);
+  if (!folding) return false;
+  Window& window = current_window(input.device().index());
+  Sizes sizes(input.sizes().begin(), input.sizes().end());
+  for (size_t d = sizes.size() - shape.size(); d < sizes.size(); ++d) sizes[d] = 1;
+  Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
+  Tensor mean = make_folded(window, input, sizes, *type);
+  Tensor scale = make_folded(window, input, sizes, *type);
+  const DType dtype = *group_dtype(input.scalar_type()), compute = compute_dtype(dtype);
+  Builder b(compute, folding->count(), {});
+  const View x = folding->source(b);
+  const Moments m = moments(b, x, *space, eps);
+  const View mean_view = contiguous_view(mean), scale_view = contiguous_view(scale);
+  b.store(mean_view, m.mean);
+  b.store(scale_view, m.scale);
+  b.enter(compute, folding->count(), *space);
+  View y = b.apply(Op::mul, {m.distance, by(m.scale, kRows)});
+  if (is_given(weight)) y = b.apply(Op::mul, {y, by(contiguous_view(*weight), kColumns)});
+  if (is_given(bias)) y = b.apply(Op::add, {y, by(contiguous_view(*bias), kColumns)});
+  const View result = contiguous_view(out);
+  b.give(result, dtype);
+  record_built(window, b, {folding->view(), result});
+  results = {std::move(out), std::move(mean), std::move(scale)};
+  return true;
+}
+
+Three layer_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
+                 const OptionalTensor& bias, double eps) {
+  static Service here("aten::native_layer_norm", "");
+  Three results;
+  if (!record_layer_norm(input, shape, weight, bias, eps, results)) {
+    return here.delegate.three(input, shape, weight, bias, eps);
+  }
+  note_native(here.counter);
+  return results;
+}
+
+bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
+                                const Tensor& mean, const Tensor& scale,
+                                const OptionalTensor& weight, std::array<bool, 3> wanted,
+                                Three& results) {
+  const auto space = normalized(input, shape);
+  if (!space || !is_real(input) || grad.scalar_type() != input.scalar_type() ||
+      grad.sizes() != input.sizes() || grad.device() != input.device() ||
+      !is_vector(mean, space->rows, input) || !is_vector(scale, space->rows, input) ||
+      !is_vector(weight, space->columns, input) || !(wanted[0] || wanted[1] || wanted[2])) {
+    return false;
+  }
+  const auto type = parameter_type(input, {&weight});
+  const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
+  if (!type || !xs || !grads || ((wanted[1] || wanted[2]) && !is_given(weight))) return false;
+  Window& window = current_window(input.device().index());
+  const DType dtype = *group_dtype(input.scalar_type()), compute = compute_dtype(dtype);
+  const auto make = [&](bool is_wanted, at::IntArrayRef sizes, ScalarType its) {
+    return is_wanted ? make_folded(window, input, sizes, its) : Tensor();
+  };
+  Tensor dx = make(wanted[0], input.sizes(), input.scalar_type());
+  Tensor dweight = make(wanted[1], shape, *type), dbias = make(wanted[2], shape, *type);
+  Builder b(compute, xs->count(), {});
+  const View x = xs->source(b), g = grads->source(b);
+  const auto elements = [&] { b.enter(compute, xs->count(), *space); };
+  elements();
+  const View distance = b.apply(Op::sub, {x, by(contiguous_view(mean), kRows)});
+  const View normal = b.apply(Op::mul, {distance, by(contiguous_view(scale), kRows)});
+  if (wanted[1]) {
+    const View product = b.apply(Op::mul, {g, normal});
+    b.fold(Op::add, product, *space, kColumns);
+    b.give(contiguous_view(dweight), *group_dtype(*type));
+    elements();
+  }
+  if (wanted[2]) {
+    b.fold(Op::add, g, *space, kColumns);
+    b.give(contiguous_view(dbias), *group_dtype(*type));
+    elements();
+  }
+  if (wanted[0]) {
+    const View n = b.number(static_cast<double>(space->columns));
+    const View weighted =
+        is_given(weight) ? b.apply(Op::mul, {g, by(contiguous_view(*weight), kColumns)}) : g;
+    const View product = b.apply(Op::mul, {weighted, normal});
+    const View first = b.apply(Op::div, {b.fold(Op::add, weighted, *space, kRows), n});
+    elements();
+    const View second = b.apply(Op::div, {b.fold(Op::add, product, *space, kRows), n});
+    elements();
+    const View centred = b.apply(Op::sub, {weighted, by(first, kRows)});
+    const View along = b.apply(Op::mul, {normal, by(second, kRows)});
+    b.apply(Op::mul, {b.apply(Op::sub, {centred, along}), by(contiguous_view(scale), kRows)});
+    b.give(contiguous_view(dx), dtype);
+  }
+  record_built(window, b, {xs->view(), grads->view()});
+  results = {std::move(dx), std::move(dweight), std::move(dbias)};
+  return true;
+}
+
+Three layer_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
+                          const Tensor& mean, const Tensor& scale, const OptionalTensor& weight,
+                          const OptionalTensor& bias, std::array<bool, 3> wanted) {
+  static Service here("aten::native_layer_norm_backward", "");
+  Three results;
+  if (!record_layer_norm_backward(grad, input, shape, mean, scale, weight, wanted, results)) {
+    return here.delegate.three(grad, input, shape, mean, scale, weight, bias, wanted);
+  }
+  note_native(here.counter);
+  return results;
+}
+
+}  // namespace
+
+// X(function, name, forward or backward, builder)
+#define HOLOGRAM_SOFTMAX(name, build)                                                 \
+  {                                                                                   \
+    static Service plain("aten::" #name, ""), with_out("aten::" #name, "out");        \
+    overload_library().impl(                                                          \
+        #name, +[](const Tensor& self, int64_t dim, bool to_float) {                  \
+          return forward(plain, build, self, dim, to_float);                          \
+        });                                                                           \
+    overload_library().impl(                                                          \
+        #name ".out",                                                                 \
+        +[](const Tensor& self, int64_t dim, bool to_float, Tensor& out) -> Tensor& { \
+          return forward_out(with_out, build, self, dim, to_float, out);              \
+        });                                                                           \
+  }
+#define HOLOGRAM_SOFTMAX_BACKWARD(name, overload, build)                                         \
+  {                                                                                              \
+    static Service plain("aten::" #name, ""), with_out("aten::" #name, overload);                \
+    overload_library().impl(                                                                     \
+        #name, +[](const Tensor& grad, const Tensor& output, int64_t dim, ScalarType type) {     \
+          return backward(plain, build, grad, output, dim, type);                                \
+        });                                                                                      \
+    overload_library().impl(                                                                     \
+        #name "." overload,                                                                      \
+        +[](const Tensor& grad, const Tensor& output, int64_t dim, ScalarType type, Tensor& out) \
+            -> Tensor& { return backward_out(with_out, build, grad, output, dim, type, out); }); \
+  }
+
+void register_row_programs() {
+  HOLOGRAM_SOFTMAX(_softmax, softmax)
+  HOLOGRAM_SOFTMAX(_log_softmax, log_softmax)
+  HOLOGRAM_SOFTMAX_BACKWARD(_softmax_backward_data, "out", softmax_backward)
+  HOLOGRAM_SOFTMAX_BACKWARD(_log_softmax_backward_data, "out", log_softmax_backward)
+  overload_library().impl("native_layer_norm", &layer_norm);
+  overload_library().impl("native_layer_norm_backward", &layer_norm_backward);
+}
 
 }  // namespace hologram::aten
