@@ -117,7 +117,8 @@ void GroupCompiler::lay_out() {
       if (operand.layout == Layout::scalar) {
         value.place = Place::splat;
         value.where = {node.a, 0, 0};
-        if (operand.dtype != own_ || node.dtype != own_) {
+        // Of the compute type by row, it is what the node says.
+        if (operand.spread != kRows && (operand.dtype != own_ || node.dtype != own_)) {
           value.where = {scalars, 8 * static_cast<int32_t>(out_->scalars_.size()), 0};
           out_->scalars_.push_back({node.a, operand.dtype, node.dtype});
         }

@@ -23,15 +23,14 @@ RowGroup::RowGroup(const Group& group, Isa isa) : operands(group.operands) {
   keeping = compile(group, isa, true);
   if (keeping.element_buffers != 0) computing = compile(group, isa, false);
   for (const Fold& fold : keeping.folds) {
-    if (!fold.over_rows) {
-      results.emplace_back();
-      continue;
+    auto& stores = results.emplace_back();
+    for (const uint16_t operand : fold.stored) {
+      const DType own = kernels->own, to = operands[operand].dtype;
+      Group copy{group.compute_type, {{own, Layout::dense, 0}, {to, Layout::dense, 1}}, {}};
+      copy.nodes.push_back({NodeKind::load, Op{}, own, 0});
+      copy.nodes.push_back({NodeKind::store, Op{}, to, 0, 1});
+      stores.push_back(GroupCompiler(copy, isa, true).compile());
     }
-    const DType own = kernels->own, to = operands[fold.result].dtype;
-    Group copy{group.compute_type, {{own, Layout::dense, 0}, {to, Layout::dense, 1}}, {}};
-    copy.nodes.push_back({NodeKind::load, Op{}, own, 0});
-    copy.nodes.push_back({NodeKind::store, Op{}, to, 0, 1});
-    results.push_back(GroupCompiler(copy, isa, true).compile());
   }
 }
 
@@ -82,7 +81,9 @@ size_t RowGroup::bytes() const noexcept {
       sum += stage.code->bytes() + stage.masked.size() * sizeof stage.masked[0];
     }
   }
-  for (const auto& result : results) sum += result != nullptr ? result->bytes() : 0;
+  for (const auto& stores : results) {
+    for (const auto& store : stores) sum += store->bytes();
+  }
   return sum;
 }
 

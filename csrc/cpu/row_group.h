@@ -38,8 +38,9 @@ struct RowGroup {
   Way keeping, computing;
   bool over_columns = false, over_rows = false;  // there are such folds
   bool stores_rows = false;                      // a stage over rows stores to an operand
-  // Of each fold over rows: stores the accumulators as the operand's dtype.
-  std::vector<std::unique_ptr<CompiledGroup>> results;
+  // Of each fold over rows, and each operand that it is stored to: stores the accumulators as that
+  // operand's dtype.
+  std::vector<std::vector<std::unique_ptr<CompiledGroup>>> results;
 
  private:
   Way compile(const Group& group, Isa isa, bool keeps);

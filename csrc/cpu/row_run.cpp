@@ -307,7 +307,6 @@ void RowRun::finish_units() {
   for (const uint16_t fold : over_rows_) {
     const Fold& its = way_->folds[fold];
     const auto join = kernels_.folds[static_cast<size_t>(its.op)].join;
-    const auto to_size = static_cast<int64_t>(dtype_size(group_.operands[its.result].dtype));
     for (int64_t plane = 0; plane < binding_.planes; ++plane) {
       const auto at = [&](int64_t unit) {
         return partial_of(plane * units_per_plane_ + unit, fold);
@@ -318,12 +317,16 @@ void RowRun::finish_units() {
           std::memcpy(at(n / 2), at(n - 1), static_cast<size_t>(columns_ * size_));
         }
       }
-      void* const pointers[] = {
-          at(0), static_cast<char*>(binding_.operands[its.result]) + plane * columns_ * to_size};
-      Binding binding;
-      binding.operands = pointers;
-      binding.count = columns_;
-      cpu::run(*group_.results[fold], binding);
+      for (size_t i = 0; i < its.stored.size(); ++i) {
+        const uint16_t operand = its.stored[i];
+        const auto size = static_cast<int64_t>(dtype_size(group_.operands[operand].dtype));
+        void* const pointers[] = {
+            at(0), static_cast<char*>(binding_.operands[operand]) + plane * columns_ * size};
+        Binding binding;
+        binding.operands = pointers;
+        binding.count = columns_;
+        cpu::run(*group_.results[fold][i], binding);
+      }
     }
   }
 }

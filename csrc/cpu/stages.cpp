@@ -101,7 +101,7 @@ class Splitting {
       const Node& node = group_.nodes[i];
       if (node.kind == NodeKind::fold) {
         sinks_[elements_of(turns_[node.a])].push_back(static_cast<uint16_t>(i));
-        Fold fold{node.op, node.b != kRows, 0, 0};
+        Fold fold{node.op, node.b != kRows, 0, {}, 0};
         if (!fold.over_rows) fold.result = result_.row_buffers++;
         folds_[i] = static_cast<uint16_t>(result_.folds.size());
         if (!fold.over_rows) row_buffers_[i] = fold.result;
@@ -110,7 +110,7 @@ class Splitting {
       if (node.kind != NodeKind::store) continue;
       const Node& value = group_.nodes[node.a];
       if (value.kind == NodeKind::fold && value.b != kRows) {
-        result_.folds[folds_.at(node.a)].result = node.b;
+        result_.folds[folds_.at(node.a)].stored.push_back(node.b);
         continue;
       }
       // After all that reads what was there before.
@@ -183,7 +183,7 @@ class Splitting {
       // Apart from all others.
       const bool splat = role == Role::row_buffer && !b.stage.over_rows;
       b.stage.group.operands.push_back(
-          {own_, splat ? Layout::scalar : Layout::dense, next, splat ? kOne : kEach});
+          {own_, splat ? Layout::scalar : Layout::dense, next, splat ? kRows : kEach});
       b.stage.more.push_back({role, index});
     }
     return found->second;
@@ -207,8 +207,9 @@ class Splitting {
     const bool by_row = spreads_[value] != kOne && !has_columns(spreads_[value]);
     const bool is_leaf = node.kind == NodeKind::load || node.kind == NodeKind::immediate;
     const auto from_buffer = [&](Role role, uint16_t index) {
-      return push(b, {NodeKind::load, Op{}, node.dtype == DType::b8 ? DType::b8 : own_,
-                      buffer(b, role, index)});
+      const bool splat = role == Role::row_buffer && !b.stage.over_rows;
+      const DType dtype = splat || node.dtype == DType::b8 ? node.dtype : own_;
+      return push(b, {NodeKind::load, Op{}, dtype, buffer(b, role, index)});
     };
     if (node.kind == NodeKind::fold) return from_buffer(Role::row_buffer, row_buffers_.at(value));
     if (!b.stage.over_rows && by_row) {

@@ -38,7 +38,8 @@ struct Stage {
 struct Fold {
   Op op;
   bool over_rows;
-  uint16_t result;  // over columns: the row buffer; over rows: the operand that it is stored to
+  uint16_t result;               // over columns: the row buffer
+  std::vector<uint16_t> stored;  // over rows: the operands that it is stored to
   uint16_t stage;
 };
 

@@ -127,7 +127,9 @@ TEST(rows_folds) {
         for (const Spread spread : {kRows, shape.planes == 1 ? kColumns : kPlanesAndColumns}) {
           RowBuilder b(type);
           const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
-          b.store(b.fold(op, b.load(x), spread), out);
+          const uint16_t result = b.fold(op, b.load(x), spread);
+          b.store(result, out);
+          b.store(result, b.spread(b.own(), spread));
           CHECK(equal_on_all(b.group, shape, random));
         }
       }
@@ -174,6 +176,19 @@ TEST(rows_norm_backward) {
     b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
     b.store(b.fold(Op::add, grad, kColumns), b.spread(DType::bf16, kColumns));
     b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
+    CHECK(equal_on_all(b.group, shape, random));
+  }
+}
+
+// Truth values of rows beside elements, in a group that has nothing else.
+TEST(rows_of_truth) {
+  Random random(5);
+  for (const Shape shape : kShapes) {
+    RowBuilder b(ComputeType::f32);
+    const uint16_t x = b.load(b.operand(DType::b8)), y = b.load(b.spread(DType::b8, kRows));
+    b.store(b.op(Op::le, DType::b8, x, y), b.spread(DType::b8, kEach));
+    const uint16_t z = b.op(Op::logical_not, DType::b8, y);
+    b.store(b.op(Op::logical_or, DType::b8, x, z), b.spread(DType::b8, kEach));
     CHECK(equal_on_all(b.group, shape, random));
   }
 }
