@@ -12,9 +12,9 @@ from torch.testing._internal.common_modules import ModuleErrorEnum, ModuleInfo, 
 from torch.testing._internal.common_utils import TestCase
 
 from . import config
-from .compare import Comparison, Tolerance
+from .compare import Comparison, Tolerance, referee_of
 from .op_phases import cotangent
-from .transfer import Transfer, noncontiguous, tensors_of
+from .transfer import Transfer, computed_in, noncontiguous, tensors_of
 from .units import capped
 
 Observation = dict[str, Any]
@@ -46,7 +46,7 @@ def build(
         torch.default_generator.manual_seed(seed)
         arguments = copy.deepcopy((sample.constructor_input.args, sample.constructor_input.kwargs))
         module = info.module_cls(*arguments[0], **arguments[1])
-    return module.to(dtype).to(device).train(training)
+    return module.to(computed_in(dtype)).to(device).train(training)
 
 
 def arguments_of(sample: ModuleInput, device: torch.device, spread: bool = False) -> Any:
@@ -110,7 +110,7 @@ def _differentiate(
                 "parameters": {name: each.grad for name, each in module.named_parameters()},
             }
 
-        comparison.run(what, attempt)
+        comparison.run(what, attempt, referee=referee_of(f"modules:{info.name}", dtype))
     return comparison.result()
 
 

@@ -28,8 +28,8 @@ from torch.testing._internal.opinfo.core import (
 )
 
 from . import config
-from .compare import CPU, Comparison, Outcome, Tolerance, aliasing, observe
-from .transfer import Transfer, map_tensors, noncontiguous, tensors_of
+from .compare import CPU, Comparison, Outcome, Tolerance, aliasing, observe, referee_of
+from .transfer import Transfer, drawn_in, map_tensors, noncontiguous, tensors_of
 from .units import (
     SPARSE_LAYOUTS,
     error_inputs,
@@ -103,6 +103,7 @@ class Unit:
         self.device = device
         self.comparison = Comparison(test, device, tolerance(op, dtype, upstream_tests))
         self._initialised = op.full_name not in UNINITIALISED
+        self._referee = referee_of(f"ops:{op.full_name}", dtype)
 
     def samples(self, requires_grad: bool = False) -> Iterator[tuple[str, SampleInput]]:
         """Every sample of the phase with its name for messages."""
@@ -129,6 +130,7 @@ class Unit:
             f"{what} {sample.name}".strip(),
             lambda device: attempt(Call.of(self.op, parts, device)),
             values=self._initialised,
+            referee=self._referee,
             on_device=_names_device(parts) if on_device is None else on_device,
         )
 
@@ -211,7 +213,8 @@ def cotangent(output: torch.Tensor, seed: int, spread: bool) -> torch.Tensor:
     if output.layout is not torch.strided or output.is_nested:
         return torch.ones_like(output)
     generator = torch.Generator().manual_seed(seed)
-    cotangent = torch.randn(output.shape, dtype=output.dtype, generator=generator)
+    cotangent = torch.randn(output.shape, dtype=drawn_in(output.dtype), generator=generator)
+    cotangent = cotangent.to(output.dtype)
     return Transfer(output.device)(noncontiguous_like(cotangent) if spread else cotangent)
 
 

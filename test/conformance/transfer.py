@@ -8,10 +8,33 @@ here storages are copied, byte for byte, and tensors are rebuilt over them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.testing._internal.common_utils import noncontiguous_like
+
+_exact_of: torch.dtype | None = None  # what is computed in float64 instead, see in_float64
+
+
+@contextmanager
+def in_float64(dtype: torch.dtype) -> Iterator[None]:
+    """Units of `dtype` compute in float64: inputs, parameters and cotangents are converted."""
+    global _exact_of
+    _exact_of = dtype
+    try:
+        yield
+    finally:
+        _exact_of = None
+
+
+def drawn_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which random numbers of `dtype` are drawn: the unit's."""
+    return dtype if _exact_of is None or dtype is not torch.float64 else _exact_of
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if _exact_of is dtype else dtype
 
 
 class Transfer:
@@ -54,6 +77,8 @@ class Transfer:
             copy = self._strided(source)
         else:
             copy = source.detach().clone().to(self.device)
+        if source.dtype is _exact_of:
+            copy = copy.double()
         copy.requires_grad_(source.requires_grad)
         self._tensors[id(source)] = (source, copy)
         return copy
