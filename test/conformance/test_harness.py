@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from common import DTYPES
-from expected_failures import EXPECTED, UNJUDGED
+from expected_failures import EXPECTED, REFEREED, UNJUDGED
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 from torch.testing._internal.common_utils import TestCase
@@ -226,6 +226,13 @@ def test_every_listed_unit_exists() -> None:
     keys = list(every_key())
     for pattern in (*EXPECTED, *UNJUDGED):
         assert any(verdict.listed({pattern: "x"}, key) for key in keys), pattern
+
+
+def test_every_refereed_unit_exists() -> None:
+    keys = list(every_key())
+    for pattern in REFEREED:
+        listed = {f"{pattern}:*": "x"}
+        assert any(verdict.listed(listed, key) for key in keys), pattern
 
 
 def test_few_failures_are_expected() -> None:
