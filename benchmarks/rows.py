@@ -77,8 +77,9 @@ NAMES = {"F": torch.nn.functional, "softmax": softmax, "layer_norm": layer_norm,
 def broadcast_cases() -> Iterator[common.Case]:
     for name, shapes in BROADCASTS.items():
         for size in (100_000, 1_000_000):
+            sizes = shapes(size)
 
-            def operands(device: torch.device, sizes: Any = shapes(size)) -> dict[str, Any]:
+            def operands(device: torch.device, sizes: Any = sizes) -> dict[str, Any]:
                 x, y = (torch.randn(s).to(device) for s in sizes)
                 return {"x": x, "y": y, "out": torch.empty_like(x)}
 

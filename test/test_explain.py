@@ -121,7 +121,7 @@ total: 1 flush, 2 instructions, 1 pass, 96 B moved""",
     def test_an_operation_outside_the_stream(self):
         def normalised(x):
             y = x * 3
-            return y / y.sum()
+            return y / y.median()
 
         self.assertExpectedInline(
             self.text(normalised, ones(8)),
@@ -307,8 +307,8 @@ class TestPasses(HologramTestCase):
         # What a fused step makes of the counts on the device is a pass of its own, over numbers.
         self.assertLessEqual(self.passes(optimizer.step), 3 if kind == "fused" else 2)
 
-    def test_a_reduction_cuts_in_two(self):
-        self.assertEqual(self.passes(lambda x: (x * 2) / (x * 2).sum(), ones(1000)), 2)
+    def test_a_reduction_joins(self):
+        self.assertEqual(self.passes(lambda x: (x * 2) / (x * 2).sum(), ones(1000)), 1)
 
     def test_in_place_chains(self):
         def chain(x):
@@ -369,7 +369,7 @@ class TestExplain(HologramTestCase):
 
     def test_the_reasons(self):
         def reasons(x):
-            (x + 1).sum()
+            (x + 1).median()
             x.add_(1)
             hologram.synchronize()
             x.add_(1)

@@ -46,7 +46,7 @@ class TestOutOfMemory(HologramTestCase):
             assert hologram.stream_stats()["failed"] == 3  # double, y and z
             for _ in range(2):
                 for read in (y.cpu, lambda: y[0].item(), y.data_ptr, z.tolist, lambda: str(z),
-                             lambda: z.sum(), lambda: torch.save(y, "/dev/null"),
+                             lambda: z.sum().item(), lambda: torch.save(y, "/dev/null"),
                              lambda: y.copy_(torch.ones(N - 1))):
                     assert raises(read) == error
             assert other.tolist() == [2.0] * 4

@@ -631,7 +631,8 @@ class TestNested(LayoutTestCase):
                     torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged, device=x.device)
                 )
 
-            self.check(use, torch.arange(12.0).reshape(3, 4))
+            # Sums are made in an order of their own.
+            self.check(use, torch.arange(12.0).reshape(3, 4), exact=False)
 
     def test_transformer_fast_path(self):
         """The encoder packs a padded batch into a nested tensor and runs one fused kernel."""

@@ -45,7 +45,29 @@ OTHER_DTYPES = (
 SIZES = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1023, 32767, 32768, 32769)
 
 # Native kernels that are no row of the op table.
-OTHER_NATIVE = {
+# Reductions and programs over rows, which test_reductions.py is about.
+OVER_ROWS = {
+    "_log_softmax",
+    "_log_softmax_backward_data",
+    "_softmax",
+    "_softmax_backward_data",
+    "all",
+    "amax",
+    "amin",
+    "any",
+    "count_nonzero",
+    "linalg_vector_norm",
+    "max",
+    "mean",
+    "min",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "prod",
+    "std",
+    "sum",
+    "var",
+}
+OTHER_NATIVE = OVER_ROWS | {
     "_copy_from",
     "_copy_from_and_resize",
     "_efficientzerotensor",

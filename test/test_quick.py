@@ -87,8 +87,10 @@ class TestSignatures(HologramTestCase):
 
     def test_optional_tensors(self):
         self.check(
-            "aten::native_layer_norm",
-            lambda d: torch.native_layer_norm(torch.arange(6.0, device=d), [6], None, None, 1e-5),
+            "aten::native_group_norm",
+            lambda d: torch.native_group_norm(
+                torch.arange(6.0, device=d).reshape(1, 6, 1), None, None, 1, 6, 1, 2, 1e-5
+            ),
         )
 
     def test_optional_tensors_in_a_list(self):

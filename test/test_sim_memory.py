@@ -226,7 +226,8 @@ class TestVendor(HologramTestCase):
                 before = waits()
                 result = work(a, b, convolution)
                 assert waits() == before, waits() - before
-                assert torch.equal(result.cpu(), expected), (result.cpu() - expected).abs().max()
+                # Means and norms are sums in another order than the CPU's.
+                torch.testing.assert_close(result.cpu(), expected)
                 assert waits() > before
             assert {row.kind for row in torch.hologram.fallback_report()} == {"native", "delegated"}
             """,

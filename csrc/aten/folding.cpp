@@ -192,8 +192,9 @@ bool takes_result(const at::Tensor& out, c10::IntArrayRef sizes, c10::ScalarType
     return false;
   }
   for (const at::Tensor* tensor : read) {
-    if (tensor->device() != out.device() ||
-        overlap_status(impl, tensor->unsafeGetTensorImpl()) != at::MemOverlapStatus::No) {
+    if (tensor->device() != out.device()) return false;
+    if (is_same_view(impl, tensor->unsafeGetTensorImpl())) continue;  // row by row
+    if (overlap_status(impl, tensor->unsafeGetTensorImpl()) != at::MemOverlapStatus::No) {
       return false;
     }
   }

@@ -91,7 +91,7 @@ inline at::Tensor make_folded(Window& window, const at::Tensor& like, c10::IntAr
 }
 
 // Whether a tensor that is given for a result can take it as it is: of its sizes, contiguous, and
-// apart from what is read.
+// apart from what is read, or that itself.
 bool takes_result(const at::Tensor& out, c10::IntArrayRef sizes, c10::ScalarType type,
                   std::initializer_list<const at::Tensor*> read);
 

@@ -152,15 +152,11 @@ std::optional<Reduction> extremum(Build build, const Tensor& self) {
 }
 
 // torch gives uint8 for uint8.
-std::optional<Reduction> truth_of(Op op, const Tensor& self) {
+template <Op op>
+std::optional<Reduction> truth_of(const Tensor& self) {
   const auto compute = fold_compute(self.scalar_type());
   if (!compute || self.scalar_type() == at::kByte) return std::nullopt;
-  if (*compute == DType::b8) {
-    return Reduction{op == Op::maximum ? fold<Op::maximum> : fold<Op::minimum>, DType::b8,
-                     at::kBool};
-  }
-  return Reduction{op == Op::maximum ? truth<Op::maximum> : truth<Op::minimum>, *compute,
-                   at::kBool};
+  return Reduction{*compute == DType::b8 ? fold<op> : truth<op>, *compute, at::kBool};
 }
 
 // torch warns where nothing is left to divide by.
@@ -247,19 +243,19 @@ HOLOGRAM_BOTH(max_all, "max", "", "unary_out", (), (), extremum(fold<Op::maximum
               std::nullopt, false)
 HOLOGRAM_BOTH(min_all, "min", "", "unary_out", (), (), extremum(fold<Op::minimum>, self),
               std::nullopt, false)
-HOLOGRAM_BOTH(any_all, "any", "", "all_out", (), (), truth_of(Op::maximum, self), std::nullopt,
+HOLOGRAM_BOTH(any_all, "any", "", "all_out", (), (), truth_of<Op::maximum>(self), std::nullopt,
               false)
-HOLOGRAM_BOTH(all_all, "all", "", "all_out", (), (), truth_of(Op::minimum, self), std::nullopt,
+HOLOGRAM_BOTH(all_all, "all", "", "all_out", (), (), truth_of<Op::minimum>(self), std::nullopt,
               false)
 HOLOGRAM_BOTH(any_dim, "any", "dim", "out", (int64_t dim, bool keep), (dim, keep),
-              truth_of(Op::maximum, self), Dims(dim), keep)
+              truth_of<Op::maximum>(self), Dims(dim), keep)
 HOLOGRAM_BOTH(all_dim, "all", "dim", "out", (int64_t dim, bool keep), (dim, keep),
-              truth_of(Op::minimum, self), Dims(dim), keep)
+              truth_of<Op::minimum>(self), Dims(dim), keep)
 HOLOGRAM_BOTH(any_dims, "any", "dims", "dims_out", (Dims dims, bool keep), (dims, keep),
-              dims.has_value() && dims->empty() ? std::nullopt : truth_of(Op::maximum, self), dims,
+              dims.has_value() && dims->empty() ? std::nullopt : truth_of<Op::maximum>(self), dims,
               keep)
 HOLOGRAM_BOTH(all_dims, "all", "dims", "dims_out", (Dims dims, bool keep), (dims, keep),
-              dims.has_value() && dims->empty() ? std::nullopt : truth_of(Op::minimum, self), dims,
+              dims.has_value() && dims->empty() ? std::nullopt : truth_of<Op::minimum>(self), dims,
               keep)
 HOLOGRAM_BOTH(var, "var", "correction", "correction_out",
               (Dims dims, const std::optional<Scalar>& correction, bool keep),

@@ -122,4 +122,13 @@ struct Binding {
   int64_t planes = 1, rows = 1, columns = 0;  // of a structured group
 };
 
+// Elements in memory of an operand that is not strided.
+inline int64_t element_count(const Operand& operand, const Binding& binding) {
+  if (operand.layout == Layout::scalar) return 1;
+  if (operand.spread == kEach) return binding.count;
+  return ((operand.spread & kPlanes) != 0 ? binding.planes : 1) *
+         ((operand.spread & kMiddle) != 0 ? binding.rows : 1) *
+         ((operand.spread & kColumns) != 0 ? binding.columns : 1);
+}
+
 }  // namespace hologram

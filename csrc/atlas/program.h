@@ -49,7 +49,7 @@ struct Instruction {
   uint8_t arity;
   uint16_t out;  // access
   std::array<Source, 3> in;
-  uint16_t space;      // its elements: an index into Program::counts
+  uint16_t space;          // its elements: an index into Program::counts
   uint16_t structure = 0;  // its dimensions, 0 where all spreads are kEach or kOne
   // Of the result (bits 0 to 2) and of each operand (3 bits each).
   uint16_t spreads = 07777;

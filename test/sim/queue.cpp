@@ -62,7 +62,7 @@ static void append_ranges(const Group& group, std::span<const Binding> bindings,
       const auto size = static_cast<int64_t>(dtype_size(operand.dtype));
       int64_t bytes = size;
       if (binding.count == 0) continue;
-      if (operand.layout == Layout::dense) bytes = binding.count * size;
+      if (operand.layout == Layout::dense) bytes = element_count(operand, binding) * size;
       if (operand.layout == Layout::strided) {
         const auto rank = static_cast<size_t>(binding.rank);
         for (size_t d = 0; d < rank; ++d) {
