@@ -122,7 +122,7 @@ def program_cases() -> Iterator[common.Case]:
                             torch.randn(s).to(dtype).to(device)
                             for s in (shape, shape[1:], shape[1:])
                         )
-                        names = {"x": x, "weight": weight, "bias": bias, **NAMES}
+                        names: dict[str, Any] = {"x": x, "weight": weight, "bias": bias, **NAMES}
                         if not differentiates:
                             return names
                         leaves = {
