@@ -65,7 +65,7 @@ struct TypeKernels {
   AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
   FoldKernels folds[kOpCount];
   RunCode run;  // of any code
-  static constexpr int kMostLoops = 192;
+  static constexpr int kMostLoops = 224;
   Loop loops[kMostLoops];
   int loop_count;
 };

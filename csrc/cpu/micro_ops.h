@@ -254,7 +254,7 @@ struct MicroOps {
   template <class Row>
   struct FoldMasked {
     using Mask = typename Vec::Mask;
-    static constexpr bool kRolled = true;
+    static constexpr bool kRolled = false;
     HOLOGRAM_INLINE FoldMasked(const MicroOp& i, char* const* bases, long off)
         : p(address(i.x, bases, off)), mask(address(i.y, bases, off)) {}
     HOLOGRAM_INLINE V at(long k, V a) const {
@@ -277,11 +277,23 @@ struct MicroOps {
         store_lanes<T, W>(acc + i, Row::template apply<Vec>(low, high, high));
       }
     }
+#if defined(__GNUC__) && !defined(__clang__)
+    Vec low = load_lanes<T, W>(acc);
+#pragma GCC unroll 4
+    for (int half = Vec::kLanes / 2; half > 0; half /= 2) {
+      Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W> upper;
+      for (int i = 0; i < Vec::kLanes; ++i) upper[i] = (i + half) % Vec::kLanes;
+      const Vec high(__builtin_shuffle(low.v, upper));
+      low = Row::template apply<Vec>(low, high, high);
+    }
+    acc[0] = low.v[0];
+#else
     for (; count > 1; count /= 2) {
       for (long i = 0; i < count / 2; ++i) {
         acc[i] = Row::template apply<T>(acc[i], acc[count / 2 + i], acc[i]);
       }
     }
+#endif
   }
   template <class Row>
   static void join(void* to, const void* a, const void* b, long count) {

@@ -7,7 +7,24 @@
 
 namespace hologram::cpu {
 
-RowGroup::RowGroup(const Group& group, Isa isa) : operands(group.operands) {
+namespace {
+
+// From here on the last tile of a row does not matter.
+constexpr int64_t kManyTiles = 4;
+
+}  // namespace
+
+const RowGroup& RowGroup::for_columns(int64_t columns) const {
+  const int64_t lanes = kernels->lanes, left = columns % lanes;
+  if (isa_ != Isa::avx512 || left == 0 || left > lanes / 2 || columns > kManyTiles * lanes) {
+    return *this;
+  }
+  std::call_once(narrow_once_, [&] { narrow_ = std::make_unique<RowGroup>(group_, Isa::avx2); });
+  return *narrow_;
+}
+
+RowGroup::RowGroup(const Group& group, Isa isa)
+    : operands(group.operands), group_(group), isa_(isa) {
   written.resize(operands.size());
   for (const Node& node : group.nodes) {
     if (node.kind == NodeKind::fold) {
@@ -75,7 +92,8 @@ RowGroup::Way RowGroup::compile(const Group& group, Isa isa, bool keeps) {
 }
 
 size_t RowGroup::bytes() const noexcept {
-  size_t sum = sizeof *this + operands.size() * sizeof operands[0];
+  size_t sum =
+      sizeof *this + 2 * operands.size() * sizeof operands[0] + group_.nodes.size() * sizeof(Node);
   for (const Way* way : {&keeping, &computing}) {
     for (const StageCode& stage : way->stages) {
       sum += stage.code->bytes() + stage.masked.size() * sizeof stage.masked[0];

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "atlas/group.h"
@@ -30,6 +31,9 @@ struct RowGroup {
 
   RowGroup(const Group& group, Isa isa);
   size_t bytes() const noexcept;
+  // What serves rows of so many columns best: this, or where its tiles are too wide for them, the
+  // same in narrower registers, which is compiled when it is first asked for.
+  const RowGroup& for_columns(int64_t columns) const;
 
   const TypeKernels* kernels = nullptr;
   std::vector<Operand> operands;
@@ -43,6 +47,11 @@ struct RowGroup {
   std::vector<std::vector<std::unique_ptr<CompiledGroup>>> results;
 
  private:
+  const Group group_;
+  const Isa isa_;
+  mutable std::once_flag narrow_once_;
+  mutable std::unique_ptr<const RowGroup> narrow_;
+
   Way compile(const Group& group, Isa isa, bool keeps);
 };
 

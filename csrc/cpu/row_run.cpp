@@ -424,11 +424,11 @@ void RowRun::plain_rows(StageFrame& frame, int64_t first, int64_t n, Span column
   char** const pointers = frame.pointers();
   const int64_t lanes = kernels_.lanes;
   const int64_t plane_columns = columns_ / repetitions_ * binding_.rows;
-  int64_t end = columns.end, left = (end - columns.begin) % lanes;
+  int64_t end = columns.end, left = (end - columns.begin) & (lanes - 1);
   for (int64_t row = first;;) {
     if (repetitions_ > 1) {  // the last row of a plane may be shorter
       end = std::min(columns.end, plane_columns - row % plane_rows_ * columns_);
-      left = end % lanes;
+      left = end & (lanes - 1);
     }
     const int64_t whole = end - left;
     if (whole > columns.begin) {
@@ -473,7 +473,7 @@ void RowRun::fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t num
     }
   }
   const int64_t lanes = kernels_.lanes;
-  const int64_t length = columns.end - columns.begin, left = length % lanes;
+  const int64_t length = columns.end - columns.begin, left = length & (lanes - 1);
   const int64_t whole = columns.end - left;
   const auto& code = *stage.code;
   if (whole > columns.begin) {
