@@ -316,6 +316,27 @@ class TestRowPrograms(HologramTestCase):
         gradient = torch.randn(70, 100).to(DEVICE)
         self.assertEqual(passes(lambda: torch.autograd.grad(value, (x, weight, bias), gradient)), 1)
 
+    def test_memory_that_somebody_sees(self):
+        """What is written to it afterwards is not read, whichever operand it is."""
+        for shared in range(3):
+            inputs = [t.to(DEVICE) for t in operands(4, 6)]
+            expected = F.layer_norm(inputs[0], (6,), *inputs[1:]).cpu()
+            alias = torch.hologram.alias_as_cpu(inputs[shared])
+            result = F.layer_norm(inputs[0], (6,), *inputs[1:])
+            alias.fill_(9)
+            self.assertTrue(torch.equal(result.cpu(), expected), shared)
+        for shared in range(2):
+            x, weight, bias = (t.to(DEVICE).requires_grad_() for t in operands(4, 6))
+            value = F.layer_norm(x, (6,), weight, bias)
+            expected = [
+                g.cpu() for g in torch.autograd.grad(value.sum(), (x, weight), retain_graph=True)
+            ]
+            alias = torch.hologram.alias_as_cpu((x, weight)[shared].detach())
+            gradients = torch.autograd.grad(value.sum(), (x, weight))
+            alias.fill_(9)
+            for gradient, wanted in zip(gradients, expected, strict=True):
+                self.assertTrue(torch.equal(gradient.cpu(), wanted), shared)
+
     def test_threads_change_no_bits(self):
         x, weight, bias = (t.to(DEVICE) for t in operands(257, 1000))
         before = torch.get_num_threads()

@@ -206,9 +206,12 @@ View contiguous_view(const at::Tensor& tensor) {
                     *foldable_dtype(tensor.scalar_type()));
 }
 
-void record_built(Window& window, const Builder& builder, std::initializer_list<View> touched) {
+void record_built(Window& window, const Builder& builder) {
   window.record(builder.list(), builder.temporaries());
-  run_if_shared(window, {touched.begin(), touched.size()});
+  for (const Operands& operands : builder.list()) {
+    run_if_shared(window, {&operands.out, 1});
+    run_if_shared(window, operands.in);
+  }
 }
 
 }  // namespace hologram::aten

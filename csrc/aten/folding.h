@@ -97,7 +97,7 @@ bool takes_result(const at::Tensor& out, c10::IntArrayRef sizes, c10::ScalarType
 
 View contiguous_view(const at::Tensor& tensor);
 
-// Records what was built; the tensors are those that it touches.
-void record_built(Window& window, const Builder& builder, std::initializer_list<View> touched);
+// Records what was built.
+void record_built(Window& window, const Builder& builder);
 
 }  // namespace hologram::aten

@@ -115,7 +115,7 @@ bool record_softmax(BuildSoftmax build, const Tensor& x, const Tensor* y, int64_
   build(b, *folding, first, second);
   const View result = contiguous_view(out);
   b.give(result, dtype);
-  record_built(window, b, {folding->view(), other->view(), result});
+  record_built(window, b);
   return true;
 }
 
@@ -230,7 +230,7 @@ bool record_layer_norm(const Tensor& input, at::IntArrayRef shape, const Optiona
   if (is_given(bias)) y = b.apply(Op::add, {y, by(contiguous_view(*bias), kColumns)});
   const View result = contiguous_view(out);
   b.give(result, dtype);
-  record_built(window, b, {folding->view(), result});
+  record_built(window, b);
   results = {std::move(out), std::move(mean), std::move(scale)};
   return true;
 }
@@ -298,7 +298,7 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
     b.apply(Op::mul, {b.apply(Op::sub, {centred, along}), by(contiguous_view(scale), kRows)});
     b.give(contiguous_view(dx), dtype);
   }
-  record_built(window, b, {xs->view(), grads->view()});
+  record_built(window, b);
   results = {std::move(dx), std::move(dweight), std::move(dbias)};
   return true;
 }
