@@ -49,20 +49,15 @@ class Folding {
   bool has_space() const { return factors_.size() <= 3; }
   void enter_elements(Builder& b, DType compute) const { b.enter(compute, count_, dimensions_); }
   void enter_kept(Builder& b, DType compute) const { b.enter(compute, kept_); }
-  // A value of the result's beside elements, and one with an element for each folded one.
+  // A value of the result's beside elements.
   View beside_elements(View value) const {
     value.spread = spread_;
-    return value;
-  }
-  View for_folded(View value) const {
-    value.spread = static_cast<Spread>(factors_.size() < 2 ? kEach : kEach & ~spread_);
     return value;
   }
 
   int64_t count() const { return count_; }
   int64_t kept() const { return kept_; }             // elements of the result
   int64_t folded() const { return count_ / kept_; }  // elements of each of them
-  const View& view() const { return view_; }
 
  private:
   struct Factor {

@@ -6,11 +6,7 @@
 #include "aten/row_programs.h"
 
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <optional>
-#include <tuple>
-#include <utility>
 
 #include "aten/folding.h"
 #include "aten/overloads.h"

@@ -1,7 +1,5 @@
 #include "atlas/checker.h"
 
-#include "atlas/operands.h"
-
 #include <algorithm>
 #include <set>
 #include <stdexcept>

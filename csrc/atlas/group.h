@@ -38,6 +38,17 @@ inline constexpr Spread kColumns = 4;
 inline constexpr Spread kPlanesAndColumns = 5;
 inline constexpr Spread kEach = 7;
 
+// The dimensions of a space; one plane where there are two.
+struct Dimensions {
+  int64_t planes = 1, rows = 1, columns = 0;
+};
+
+constexpr int64_t spread_count(Spread spread, const Dimensions& dimensions) {
+  return ((spread & kPlanes) != 0 ? dimensions.planes : 1) *
+         ((spread & kMiddle) != 0 ? dimensions.rows : 1) *
+         ((spread & kColumns) != 0 ? dimensions.columns : 1);
+}
+
 inline constexpr int64_t kFoldBytes = 512;
 inline constexpr int64_t kClassBytes = 12'288;
 inline constexpr int64_t kFoldRows = 16;
@@ -126,9 +137,7 @@ struct Binding {
 inline int64_t element_count(const Operand& operand, const Binding& binding) {
   if (operand.layout == Layout::scalar) return 1;
   if (operand.spread == kEach) return binding.count;
-  return ((operand.spread & kPlanes) != 0 ? binding.planes : 1) *
-         ((operand.spread & kMiddle) != 0 ? binding.rows : 1) *
-         ((operand.spread & kColumns) != 0 ? binding.columns : 1);
+  return spread_count(operand.spread, {binding.planes, binding.rows, binding.columns});
 }
 
 }  // namespace hologram

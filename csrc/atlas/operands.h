@@ -23,17 +23,6 @@ struct View {
   Spread spread = kEach;             // of a dense view
 };
 
-// The dimensions of a space; one plane where there are two.
-struct Dimensions {
-  int64_t planes = 1, rows = 1, columns = 0;
-};
-
-constexpr int64_t spread_count(Spread spread, const Dimensions& dimensions) {
-  return ((spread & kPlanes) != 0 ? dimensions.planes : 1) *
-         ((spread & kMiddle) != 0 ? dimensions.rows : 1) *
-         ((spread & kColumns) != 0 ? dimensions.columns : 1);
-}
-
 struct Operands {
   Code code;
   DType dtype;

@@ -6,7 +6,6 @@
 
 #include "atlas/error.h"
 #include "atlas/operands.h"
-#include "cpu/strided_space.h"
 
 namespace hologram::cpu {
 namespace {
@@ -278,13 +277,30 @@ char* RowRun::spare_of(const Desk& desk, uint16_t fold, int which) const {
   return desk.spare + (2 * number + which) * padded(columns_) * size_;
 }
 
+void RowRun::fill_identity(uint16_t fold, char* accumulators, int64_t count) const {
+  const uint64_t bits = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].identity;
+  size_ == 4 ? fill<uint32_t>(accumulators, bits, count)
+             : fill<uint64_t>(accumulators, bits, count);
+}
+
+// Joins so many parts of some elements each, two neighbours at a time, in the first.
+void RowRun::join_neighbours(uint16_t fold, char* parts, int64_t count, int64_t elements,
+                             int64_t stride) const {
+  const auto join = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].join;
+  const auto at = [&](int64_t i) { return parts + i * stride; };
+  for (int64_t n = count; n > 1; n = (n + 1) / 2) {
+    for (int64_t i = 0; i < n / 2; ++i) join(at(i), at(2 * i), at(2 * i + 1), elements);
+    if (n % 2 != 0) {
+      std::memcpy(at(n / 2), at(n - 1), static_cast<size_t>(elements * size_));
+    }
+  }
+}
+
 // Some columns of the accumulators of a chunk.
 void RowRun::begin_chunk(const Desk& desk, Span columns) const {
   for (const uint16_t fold : over_rows_) {
-    const uint64_t bits = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].identity;
-    char* const p = chunk_of(desk, fold) + columns.begin * size_;
-    const int64_t count = padded(columns.end) - columns.begin;
-    size_ == 4 ? fill<uint32_t>(p, bits, count) : fill<uint64_t>(p, bits, count);
+    fill_identity(fold, chunk_of(desk, fold) + columns.begin * size_,
+                  padded(columns.end) - columns.begin);
   }
 }
 
@@ -306,22 +322,14 @@ void RowRun::end_chunk(const Desk& desk, bool last, Span columns) const {
 void RowRun::finish_units() {
   for (const uint16_t fold : over_rows_) {
     const Fold& its = way_->folds[fold];
-    const auto join = kernels_.folds[static_cast<size_t>(its.op)].join;
     for (int64_t plane = 0; plane < binding_.planes; ++plane) {
-      const auto at = [&](int64_t unit) {
-        return partial_of(plane * units_per_plane_ + unit, fold);
-      };
-      for (int64_t n = units_per_plane_; n > 1; n = (n + 1) / 2) {
-        for (int64_t i = 0; i < n / 2; ++i) join(at(i), at(2 * i), at(2 * i + 1), columns_);
-        if (n % 2 != 0) {
-          std::memcpy(at(n / 2), at(n - 1), static_cast<size_t>(columns_ * size_));
-        }
-      }
+      char* const parts = partial_of(plane * units_per_plane_, fold);
+      join_neighbours(fold, parts, units_per_plane_, columns_, padded(columns_) * size_);
       for (size_t i = 0; i < its.stored.size(); ++i) {
         const uint16_t operand = its.stored[i];
         const auto size = static_cast<int64_t>(dtype_size(group_.operands[operand].dtype));
         void* const pointers[] = {
-            at(0), static_cast<char*>(binding_.operands[operand]) + plane * columns_ * size};
+            parts, static_cast<char*>(binding_.operands[operand]) + plane * columns_ * size};
         Binding binding;
         binding.operands = pointers;
         binding.count = columns_;
@@ -352,7 +360,7 @@ void RowRun::item(Desk& desk, int64_t number) {
     }
     for (StageFrame& frame : desk.stages) {
       if (frame.stage->over_rows) {
-        rows_stage(desk, frame, first, n);
+        rows_stage(frame, first, n);
         continue;
       }
       place(frame, desk, first);
@@ -467,9 +475,7 @@ void RowRun::fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t num
     while (used > kernels_.lanes && used / 2 >= columns.end - columns.begin) used /= 2;
     for (const uint16_t fold : stage.folds) {
       if (way_->folds[fold].over_rows) continue;
-      const uint64_t bits = kernels_.folds[static_cast<size_t>(way_->folds[fold].op)].identity;
-      char* const p = desk.accumulators + fold * kFoldBytes;
-      size_ == 4 ? fill<uint32_t>(p, bits, used) : fill<uint64_t>(p, bits, used);
+      fill_identity(fold, desk.accumulators + fold * kFoldBytes, used);
     }
   }
   const int64_t lanes = kernels_.lanes;
@@ -496,14 +502,7 @@ void RowRun::finish_row(Desk& desk, StageFrame& frame, int64_t in_block, char* p
     const Fold& its = way_->folds[fold];
     if (its.over_rows) continue;
     char* const p = partials + fold * classes_ * size_;
-    const auto join = kernels_.folds[static_cast<size_t>(its.op)].join;
-    for (int64_t n = classes_; n > 1; n = (n + 1) / 2) {
-      for (int64_t i = 0; i < n / 2; ++i) {
-        join(p + i * size_, p + 2 * i * size_, p + (2 * i + 1) * size_, 1);
-      }
-      if (n % 2 != 0)
-        std::memcpy(p + n / 2 * size_, p + (n - 1) * size_, static_cast<size_t>(size_));
-    }
+    join_neighbours(fold, p, classes_, 1, size_);
     std::memcpy(desk.row_buffers + (its.result * kernels_.lanes + in_block) * size_, p,
                 static_cast<size_t>(size_));
   }
@@ -559,7 +558,7 @@ void RowRun::tail(StageFrame& frame, int64_t at, int64_t n) {
 }
 
 // What there is one of for each row, of up to a tile of them.
-void RowRun::rows_stage(Desk&, StageFrame& frame, int64_t first, int64_t n) {
+void RowRun::rows_stage(StageFrame& frame, int64_t first, int64_t n) {
   const auto& stage = *frame.stage;
   const auto& code = *stage.code;
   char* const* const bases = frame.pointers();
@@ -599,7 +598,6 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
     RowRun* self;
     std::vector<Desk>* desks;
     size_t stage;
-    int64_t row;
     std::atomic<size_t> seats{0};
     std::atomic<int64_t> next{0};
   };
@@ -614,11 +612,11 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
     if (!over_rows_.empty() && in_unit % kFoldRows == 0) begin_chunk(desks.front(), {0, columns_});
     for (size_t s = 0; s < way_->stages.size(); ++s) {
       if (way_->stages[s].over_rows) {
-        rows_stage(desks.front(), desks.front().stages[s], row, 1);
+        rows_stage(desks.front().stages[s], row, 1);
         continue;
       }
       for (Desk& desk : desks) place(desk.stages[s], desk, row);
-      Context context{this, &desks, s, row, {}, {}};
+      Context context{this, &desks, s, {}, {}};
       parallel.run(
           threads_,
           [](void* pointer, int) {

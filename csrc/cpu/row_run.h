@@ -76,7 +76,6 @@ class RowRun {
   }
   void plan(int threads);
   void choose_strides();
-  Desk make_desk(char* row_buffers, char* element_buffers, char* partials) const;
   size_t desk_bytes() const;
   size_t repeated_bytes(size_t operand) const;
   void set_up(Desk& desk, char* memory) const;
@@ -86,7 +85,7 @@ class RowRun {
 
   void item(Desk& desk, int64_t number);
   void share_classes(std::vector<Desk>& desks, Parallel& parallel);
-  void rows_stage(Desk& desk, StageFrame& frame, int64_t first, int64_t n);
+  void rows_stage(StageFrame& frame, int64_t first, int64_t n);
   void place(StageFrame& frame, const Desk& desk, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
   void plain_rows(StageFrame& frame, int64_t first, int64_t n, Span columns);
@@ -97,6 +96,9 @@ class RowRun {
   void tail(StageFrame& frame, int64_t at, int64_t n);
   char* chunk_of(const Desk& desk, uint16_t fold) const;
   char* spare_of(const Desk& desk, uint16_t fold, int which) const;
+  void fill_identity(uint16_t fold, char* accumulators, int64_t count) const;
+  void join_neighbours(uint16_t fold, char* parts, int64_t count, int64_t elements,
+                       int64_t stride) const;
   void begin_chunk(const Desk& desk, Span columns) const;
   void end_chunk(const Desk& desk, bool last, Span columns) const;
   void finish_units();

@@ -218,6 +218,23 @@ inline void random_strides(const std::vector<int64_t>& sizes, bool distinct, Ran
   first = -low;
 }
 
+// Numbers that the immediates' dtypes have.
+inline void add_immediates(const Group& group, Scene& scene, Random& random) {
+  for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::immediate) continue;
+    const double x = random_number(random);
+    const auto set = [&](auto value) {
+      std::memcpy(&scene.immediates[node.a], &value, sizeof value);
+    };
+    switch (group.compute_type) {
+      case ComputeType::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
+      case ComputeType::f64: set(interpret_round(x, node.dtype)); break;
+      case ComputeType::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
+    }
+  }
+}
+
 // Memory for every operand; a store's may be a load's in place.
 inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& random,
                         bool in_place = true) {
@@ -272,19 +289,7 @@ inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& 
     scene.first.push_back(static_cast<size_t>(first * size));
     for (const int64_t stride : strides) scene.strides.push_back(stride * size);
   }
-  for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
-  for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::immediate) continue;
-    const double x = random_number(random);
-    const auto set = [&](auto value) {
-      std::memcpy(&scene.immediates[node.a], &value, sizeof value);
-    };
-    switch (group.compute_type) {
-      case ComputeType::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
-      case ComputeType::f64: set(interpret_round(x, node.dtype)); break;
-      case ComputeType::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
-    }
-  }
+  add_immediates(group, scene, random);
   return scene;
 }
 

@@ -101,6 +101,38 @@ T interpret_down_rows(Op op, const std::vector<T>& column) {
   return interpret_joined(op, chunks);
 }
 
+// The value of a node for one element, of which address(operand) and value(node) are given.
+template <class T, class Address, class Value>
+T interpret_node(const Group& group, const Binding& binding, const Node& node, Address&& address,
+                 Value&& value) {
+  T result{};
+  switch (node.kind) {
+    case NodeKind::load:
+      with_element(group.operands[node.a].dtype, [&]<class S>() {
+        unsigned char bytes[sizeof(S)];
+        std::memcpy(bytes, address(node.a), sizeof(S));
+        if constexpr (std::is_same_v<S, bool>) bytes[0] = bytes[0] != 0;
+        S s;
+        std::memcpy(&s, bytes, sizeof s);
+        result = interpret_round(convert<T>(s), node.dtype);
+      });
+      break;
+    case NodeKind::immediate: std::memcpy(&result, &binding.immediates[node.a], sizeof(T)); break;
+    case NodeKind::compute: {
+      const int arity = op_info(node.op).arity;
+      result = interpret_round(
+          interpret_op<T>(node.op, value(node.a), value(arity > 1 ? node.b : node.a),
+                          value(arity > 2 ? node.c : node.a)),
+          node.dtype);
+      break;
+    }
+    case NodeKind::cast: result = interpret_round(value(node.a), node.dtype); break;
+    case NodeKind::fold:
+    case NodeKind::store: break;
+  }
+  return result;
+}
+
 // Of a group with dimensions: every value for every element.
 template <class T>
 void interpret_rows_as(const Group& group, const Binding& binding) {
@@ -145,32 +177,9 @@ void interpret_rows_as(const Group& group, const Binding& binding) {
       continue;
     }
     for (size_t i = 0; i < count; ++i) {
-      switch (node.kind) {
-        case NodeKind::load:
-          with_element(group.operands[node.a].dtype, [&]<class S>() {
-            unsigned char bytes[sizeof(S)];
-            std::memcpy(bytes, address(node.a, i), sizeof(S));
-            if constexpr (std::is_same_v<S, bool>) bytes[0] = bytes[0] != 0;
-            S s;
-            std::memcpy(&s, bytes, sizeof s);
-            value[i] = interpret_round(convert<T>(s), node.dtype);
-          });
-          break;
-        case NodeKind::immediate:
-          std::memcpy(&value[i], &binding.immediates[node.a], sizeof(T));
-          break;
-        case NodeKind::compute: {
-          const int arity = op_info(node.op).arity;
-          value[i] = interpret_round(
-              interpret_op<T>(node.op, values[node.a][i], values[arity > 1 ? node.b : node.a][i],
-                              values[arity > 2 ? node.c : node.a][i]),
-              node.dtype);
-          break;
-        }
-        case NodeKind::cast: value[i] = interpret_round(values[node.a][i], node.dtype); break;
-        case NodeKind::fold:
-        case NodeKind::store: break;
-      }
+      value[i] = interpret_node<T>(
+          group, binding, node, [&](size_t operand) { return address(operand, i); },
+          [&](size_t other) { return values[other][i]; });
     }
   }
   for (const Node& node : group.nodes) {
@@ -210,33 +219,8 @@ void interpret_as(const Group& group, const Binding& binding) {
       return p;
     };
     for (size_t n = 0; n < group.nodes.size(); ++n) {
-      const Node& node = group.nodes[n];
-      switch (node.kind) {
-        case NodeKind::load:
-          with_element(group.operands[node.a].dtype, [&]<class S>() {
-            unsigned char bytes[sizeof(S)];
-            std::memcpy(bytes, address(node.a), sizeof(S));
-            if constexpr (std::is_same_v<S, bool>) bytes[0] = bytes[0] != 0;
-            S s;
-            std::memcpy(&s, bytes, sizeof s);
-            values[n] = interpret_round(convert<T>(s), node.dtype);
-          });
-          break;
-        case NodeKind::immediate:
-          std::memcpy(&values[n], &binding.immediates[node.a], sizeof(T));
-          break;
-        case NodeKind::compute: {
-          const int arity = op_info(node.op).arity;
-          values[n] = interpret_round(
-              interpret_op<T>(node.op, values[node.a], values[arity > 1 ? node.b : node.a],
-                              values[arity > 2 ? node.c : node.a]),
-              node.dtype);
-          break;
-        }
-        case NodeKind::cast: values[n] = interpret_round(values[node.a], node.dtype); break;
-        case NodeKind::fold:
-        case NodeKind::store: break;
-      }
+      values[n] = interpret_node<T>(group, binding, group.nodes[n], address,
+                                    [&](size_t other) { return values[other]; });
     }
     for (const Node& node : group.nodes) {
       if (node.kind != NodeKind::store) continue;

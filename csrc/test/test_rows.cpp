@@ -44,19 +44,7 @@ Scene scene_of(const Group& group, Shape shape, Random& random) {
     scene.first.push_back(0);
     fill_random(scene.memory.back(), operand.dtype, random);
   }
-  for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
-  for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::immediate) continue;
-    const double x = random_number(random);
-    const auto set = [&](auto value) {
-      std::memcpy(&scene.immediates[node.a], &value, sizeof value);
-    };
-    switch (group.compute_type) {
-      case ComputeType::f32: set(interpret_round(static_cast<float>(x), node.dtype)); break;
-      case ComputeType::f64: set(interpret_round(x, node.dtype)); break;
-      case ComputeType::i64: set(interpret_round(convert<int64_t>(x), node.dtype)); break;
-    }
-  }
+  add_immediates(group, scene, random);
   return scene;
 }
 
