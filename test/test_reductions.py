@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import HologramTestCase
@@ -316,6 +317,7 @@ class TestRowPrograms(HologramTestCase):
         gradient = torch.randn(70, 100).to(DEVICE)
         self.assertEqual(passes(lambda: torch.autograd.grad(value, (x, weight, bias), gradient)), 1)
 
+    @pytest.mark.host_memory
     def test_memory_that_somebody_sees(self):
         """What is written to it afterwards is not read, whichever operand it is."""
         for shared in range(3):
