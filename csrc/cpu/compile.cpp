@@ -29,6 +29,10 @@ constexpr size_t index_of(DType dtype) {
 
 }  // namespace
 
+const TypeKernels& kernels_of(ComputeType type, Isa isa) {
+  return kernels_for(isa).types[static_cast<size_t>(type)];
+}
+
 GroupCompiler::GroupCompiler(const Group& group, Isa isa, bool whole)
     : group_(group),
       kernels_(choose(kernels_for(isa), group, whole)),
@@ -41,7 +45,6 @@ std::unique_ptr<CompiledGroup> GroupCompiler::compile() {
   lay_out();
   for (size_t i = 0; i < group_.nodes.size(); ++i) {
     if (group_.nodes[i].kind == NodeKind::store) store_value(static_cast<int>(i));
-    if (group_.nodes[i].kind == NodeKind::fold) fold_value(group_.nodes[i]);
   }
   for (const int store : deferred_) {
     const Node& node = group_.nodes[store];
@@ -84,8 +87,7 @@ void GroupCompiler::count_uses() {
   computed_.assign(nodes.size(), false);
   for (size_t i = nodes.size(); i-- > 0;) {
     const Node& node = nodes[i];
-    const bool is_sink = node.kind == NodeKind::store || node.kind == NodeKind::fold;
-    if (!is_sink && values_[i].uses == 0) continue;
+    if (node.kind != NodeKind::store && values_[i].uses == 0) continue;
     for (int k = 0; k < arity_of(node); ++k) ++values_[argument(node, k)].uses;
     if (node.kind == NodeKind::store) {
       next_store_[i] = values_[node.a].first_store;
@@ -400,15 +402,6 @@ void GroupCompiler::store_value(int s) {
   }
   emit_store(s);
   release(v);
-}
-
-// The accumulators of a fold over columns are a block that the progress goes round in.
-void GroupCompiler::fold_value(const Node& fold) {
-  emit(fold.a);
-  const int32_t mask = fold.b == kRows ? static_cast<int32_t>(kFoldBytes - 1) : -1;
-  const FoldKernels& kernels = kernels_.folds[static_cast<size_t>(fold.op)];
-  push(kernels.into, {fold.c, 0, mask});
-  release(fold.a);
 }
 
 // A leaf of the accumulator becomes a value of a slot.

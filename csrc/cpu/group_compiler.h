@@ -11,6 +11,8 @@
 
 namespace hologram::cpu {
 
+const TypeKernels& kernels_of(ComputeType type, Isa isa);
+
 // Emits micro-operations for the stores in order. One value is in the accumulator; a value that is
 // needed when the accumulator is taken has a place in memory: its operand, or a slot.
 class GroupCompiler {
@@ -78,7 +80,6 @@ class GroupCompiler {
   void emit_store(int s);
   void store_value(int s);
   void keep(int v);
-  void fold_value(const Node& fold);
 
   // ---- operations (compile_operations.cpp) ----
 

@@ -204,7 +204,7 @@ void GroupRun::choose_prefetches(Member& member) const {
 void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
   if (group.rows_ != nullptr) {
     for (const Binding& binding : bindings) {
-      RowRun(group.rows_->for_columns(binding.columns), binding).run(parallel);
+      RowRun(*group.rows_, binding).run(parallel);
     }
     return;
   }

@@ -35,16 +35,18 @@ struct Loop {
   RunCode run;
 };
 
-// What belongs to the fold of a row of the op table, where there is one (atlas/group.h).
+// What belongs to the fold of a row of the op table, where there is one (atlas/group.h). By dtype
+// in memory: the compute type's, and of f32 the half types; null: there is none.
 struct FoldKernels {
-  // The accumulator into memory: that at x where the mask of the reference makes the progress begin
-  // anew, or an accumulator for each element. `masked`: only the lanes that the memory at y has.
-  AnyCode into, masked;
-  // Joins accumulators, a power of two and at least a register of them, in the first.
-  void (*finish)(void* accumulators, long count);
+  // to[r] = the fold of row r, which has at least an element. Rows are `stride` bytes apart; what
+  // is before `end` may be read.
+  void (*rows[kDTypeCount])(void* to, const void* from, long rows, long columns, long stride,
+                            const void* end);
+  // to[c] = the fold of the elements c of the rows in order, after what is there if it `continues`.
+  void (*columns[kDTypeCount])(void* to, const void* from, long rows, long columns, long stride,
+                               bool continues);
   // to[i] = fold of a[i] and b[i].
   void (*join)(void* to, const void* a, const void* b, long count);
-  uint64_t identity;  // bits of the compute type
 };
 
 // The micro-operations of one compute type.
@@ -64,6 +66,8 @@ struct TypeKernels {
   // By the accumulator's place among the operands, and what the others are; null: there is none.
   AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
   FoldKernels folds[kOpCount];
+  // to[r * columns + c] = from[r]; up to a register behind the last one is overwritten.
+  void (*spread)(void* to, const void* from, long rows, long columns);
   RunCode run;  // of any code
   static constexpr int kMostLoops = 224;
   Loop loops[kMostLoops];

@@ -92,29 +92,6 @@ struct Loops {
     for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
     if (i < count) __builtin_memcpy(store.p + i, tile, static_cast<size_t>(count - i));
   }
-  // What is loaded, folded: the accumulators of a tile stay in registers.
-  template <class Row, DType dtype>
-  static void fold(const MicroOp* code, char* const* bases, long begin, long end, const Prefetch*,
-                   int) {
-    const Load<dtype> load(code[0], bases, begin);
-    char* const accumulators = bases[code[1].x.pointer] + code[1].x.offset;
-    const long mask = code[1].x.mask, tile = 8 * W;
-    const long tiles = (end - begin + tile - 1) / tile;
-    // Tiles that share accumulators: where there is one for each element, none do.
-    const long turn = mask == -1 ? tiles : (mask + 1) / tile;
-    for (long first = 0; first < (turn < tiles ? turn : tiles); ++first) {
-      char* const at = accumulators + ((begin + first * tile) & mask);
-      V a[8];
-      for (long k = 0; k < 8; ++k) a[k] = load_lanes<T, W>(at + k * W).v;
-      for (long t = first; t < tiles; t += turn) {
-        for (long k = 0; k < 8; ++k) {
-          const Vec x(load.at(8 * t + k, V{}));
-          a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
-        }
-      }
-      for (long k = 0; k < 8; ++k) store_lanes<T, W>(at + k * W, Vec(a[k]));
-    }
-  }
   // Operations on the bits of half types: what is kept of them, and what is turned over.
   // `stored`: the place of the store in the code.
   template <uint16_t kept, uint16_t turned, int stored>
@@ -249,23 +226,9 @@ struct Loops {
     }
   }
 
-  template <class Row>
-  static void add_folds(TypeKernels& kernels) {
-    if constexpr (Row::kInfo.fold != nullptr && !std::is_same_v<T, uint8_t> &&
-                  Row::kInfo.supports(kOwn)) {
-      using Into = typename Ops::template FoldInto<Row>;
-      add_run<Load<kOwn>, Into>(kernels, fold<Row, kOwn>);
-      if constexpr (std::is_same_v<T, float>) {
-        add_run<Load<DType::bf16>, Into>(kernels, fold<Row, DType::bf16>);
-      }
-    }
-  }
-
   static void add(TypeKernels& kernels) {
     add_moves(kernels);
-#define HOLOGRAM_X(name, ...)           \
-  add_loops<group_row_##name>(kernels); \
-  add_folds<group_row_##name>(kernels);
+#define HOLOGRAM_X(name, ...) add_loops<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
   }

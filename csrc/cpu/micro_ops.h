@@ -237,63 +237,200 @@ struct MicroOps {
     Y y;
   };
 
-  // The accumulator joins what is in memory.
+  // ---- folds (atlas/group.h has their order) ----
+
   template <class Row>
-  struct FoldInto {
-    static constexpr bool kRolled = false;
-    HOLOGRAM_INLINE FoldInto(const MicroOp& i, char* const* bases, long off)
-        : p(address(i.x, bases, off)) {}
-    HOLOGRAM_INLINE V at(long k, V a) const {
-      const Vec before = load_lanes<T, W>(p + k * W);
-      store_lanes<T, W>(p + k * W, Row::template apply<Vec>(before, Vec(a), Vec(a)));
-      return a;
+  static constexpr T identity_of() {
+    constexpr double identity = Row::kInfo.identity;
+    if constexpr (!std::is_integral_v<T> || (identity > -kInfinity && identity < kInfinity)) {
+      return static_cast<T>(identity);
+    } else {
+      return identity < 0 ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
     }
-    char* p;
-  };
-  // The same in the lanes of which a mask has all bits.
+  }
+  // The lanes of a register: the upper half joins the lower one until one is left.
   template <class Row>
-  struct FoldMasked {
-    using Mask = typename Vec::Mask;
-    static constexpr bool kRolled = false;
-    HOLOGRAM_INLINE FoldMasked(const MicroOp& i, char* const* bases, long off)
-        : p(address(i.x, bases, off)), mask(address(i.y, bases, off)) {}
-    HOLOGRAM_INLINE V at(long k, V a) const {
-      Mask lanes;
-      __builtin_memcpy(&lanes.v, mask + k * W, sizeof lanes.v);
-      const Vec before = load_lanes<T, W>(p + k * W);
-      const Vec joined = Row::template apply<Vec>(before, Vec(a), Vec(a));
-      store_lanes<T, W>(p + k * W, select(lanes, joined, before));
-      return a;
-    }
-    char* p;
-    const char* mask;
-  };
-  template <class Row>
-  static void finish(void* accumulators, long count) {
-    T* const acc = static_cast<T*>(accumulators);
-    for (; count > Vec::kLanes; count /= 2) {
-      for (long i = 0; i < count / 2; i += Vec::kLanes) {
-        const Vec low = load_lanes<T, W>(acc + i), high = load_lanes<T, W>(acc + count / 2 + i);
-        store_lanes<T, W>(acc + i, Row::template apply<Vec>(low, high, high));
-      }
-    }
+  HOLOGRAM_INLINE static T fold_lanes(Vec x) {
 #if defined(__GNUC__) && !defined(__clang__)
-    Vec low = load_lanes<T, W>(acc);
 #pragma GCC unroll 4
     for (int half = Vec::kLanes / 2; half > 0; half /= 2) {
       Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W> upper;
       for (int i = 0; i < Vec::kLanes; ++i) upper[i] = (i + half) % Vec::kLanes;
-      const Vec high(__builtin_shuffle(low.v, upper));
-      low = Row::template apply<Vec>(low, high, high);
+      const Vec high(__builtin_shuffle(x.v, upper));
+      x = Row::template apply<Vec>(x, high, high);
     }
-    acc[0] = low.v[0];
+    return x.v[0];
 #else
-    for (; count > 1; count /= 2) {
-      for (long i = 0; i < count / 2; ++i) {
-        acc[i] = Row::template apply<T>(acc[i], acc[count / 2 + i], acc[i]);
+    T lanes[Vec::kLanes];
+    __builtin_memcpy(lanes, &x.v, sizeof lanes);
+    for (int half = Vec::kLanes / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) {
+        lanes[i] = Row::template apply<T>(lanes[i], lanes[half + i], lanes[i]);
       }
     }
+    return lanes[0];
 #endif
+  }
+  // A row in memory as registers; behind its end is the identity, which changes no bits.
+  template <class Row, DType dtype>
+  struct RowOf {
+    using L = Lanes<T, dtype, W>;
+    using D = Element<dtype>;
+    const char* p;
+    long whole, left;  // registers, and lanes of the last one
+    Vec last;
+
+    HOLOGRAM_INLINE RowOf(const char* row, long columns, typename Vec::Mask mask, const char* end)
+        : p(row), whole(columns / Vec::kLanes), left(columns % Vec::kLanes) {
+      last = Vec(identity_of<Row>());
+      if (left == 0) return;
+      constexpr long bytes = Vec::kLanes * static_cast<long>(sizeof(D));
+      const char* from = p + whole * bytes;
+      char copy[bytes];
+      if (end - from < bytes) {
+        __builtin_memset(copy, 0, sizeof copy);
+        __builtin_memcpy(copy, from, static_cast<size_t>(left) * sizeof(D));
+        from = copy;
+      }
+      last = select(mask, L::load(from, 0), last);
+    }
+    HOLOGRAM_INLINE V at(long k) const { return k < whole ? L::load(p, k).v : beyond(k); }
+    HOLOGRAM_INLINE V beyond(long k) const {
+      return k == whole ? last.v : Vec(identity_of<Row>()).v;
+    }
+  };
+  // Of at most `registers`, a power of two.
+  template <int registers, class Row, DType dtype>
+  HOLOGRAM_INLINE static T fold_short(const RowOf<Row, dtype>& row) {
+    V a[registers];
+#pragma GCC unroll 8
+    for (int k = 0; k < registers; ++k) {
+      // More than half of them are there.
+      a[k] = k < registers / 2 ? Lanes<T, dtype, W>::load(row.p, k).v : row.at(k);
+    }
+#pragma GCC unroll 4
+    for (int half = registers / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+      for (int k = 0; k < half; ++k) {
+        a[k] = Row::template apply<Vec>(Vec(a[k]), Vec(a[half + k]), Vec(a[k])).v;
+      }
+    }
+    return fold_lanes<Row>(Vec(a[0]));
+  }
+  template <class Row, DType dtype>
+  HOLOGRAM_INLINE static T fold_long(const RowOf<Row, dtype>& row) {
+    constexpr long count = kFoldBytes / W;
+    using L = Lanes<T, dtype, W>;
+    V all[count];
+    for (long first = 0; first < count; first += 8) {
+      V a[8];
+      for (long k = 0; k < 8; ++k) a[k] = row.at(first + k);
+      long t = first + count;
+      for (; t + 8 <= row.whole; t += count) {
+        for (long k = 0; k < 8; ++k) {
+          const Vec x = L::load(row.p, t + k);
+          a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
+        }
+      }
+      for (long k = 0; k < 8 && t + k <= row.whole; ++k) {
+        const Vec x(row.at(t + k));
+        a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
+      }
+      for (long k = 0; k < 8; ++k) all[first + k] = a[k];
+    }
+#pragma GCC unroll 8
+    for (long half = count / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+      for (long k = 0; k < half; ++k) {
+        all[k] = Row::template apply<Vec>(Vec(all[k]), Vec(all[half + k]), Vec(all[k])).v;
+      }
+    }
+    return fold_lanes<Row>(Vec(all[0]));
+  }
+  template <class Row, DType dtype>
+  static void fold_rows(void* to, const void* from, long rows, long columns, long stride,
+                        const void* end) {
+    T* const out = static_cast<T*>(to);
+    const char* p = static_cast<const char*>(from);
+    const char* const stop = static_cast<const char*>(end);
+    typename Vec::Mask mask;
+    for (int i = 0; i < Vec::kLanes; ++i) mask.v[i] = i < columns % Vec::kLanes ? -1 : 0;
+    const long registers = (columns + Vec::kLanes - 1) / Vec::kLanes;
+    const auto each = [&](auto fold) {
+      for (long r = 0; r < rows; ++r, p += stride) {
+        out[r] = fold(RowOf<Row, dtype>(p, columns, mask, stop));
+      }
+    };
+    using R = RowOf<Row, dtype>;
+    if (registers == 1) {
+      each([](const R& row) { return fold_short<1>(row); });
+    } else if (registers == 2) {
+      each([](const R& row) { return fold_short<2>(row); });
+    } else if (registers <= 4) {
+      each([](const R& row) { return fold_short<4>(row); });
+    } else if (registers <= 8) {
+      each([](const R& row) { return fold_short<8>(row); });
+    } else {
+      each([](const R& row) { return fold_long(row); });
+    }
+  }
+  // Some registers of columns.
+  template <class Row, DType dtype, int registers>
+  HOLOGRAM_INLINE static void fold_down(T* to, const char* from, long rows, long stride,
+                                        bool continues) {
+    using L = Lanes<T, dtype, W>;
+    V a[registers];
+    char* const out = reinterpret_cast<char*>(to);
+    for (long k = 0; k < registers; ++k) {
+      a[k] = continues ? load_lanes<T, W>(out + k * W).v : L::load(from, k).v;
+    }
+    for (long r = continues ? 0 : 1; r < rows; ++r) {
+      const char* const row = from + r * stride;
+      for (long k = 0; k < registers; ++k) {
+        const Vec x = L::load(row, k);
+        a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
+      }
+    }
+    for (long k = 0; k < registers; ++k) store_lanes<T, W>(out + k * W, Vec(a[k]));
+  }
+  template <class Row, DType dtype>
+  static void fold_columns(void* to, const void* from, long rows, long columns, long stride,
+                           bool continues) {
+    using D = Element<dtype>;
+    T* const out = static_cast<T*>(to);
+    const char* const p = static_cast<const char*>(from);
+    const auto at = [&](long c) { return p + c * static_cast<long>(sizeof(D)); };
+    long c = 0;
+    for (; c + 8 * Vec::kLanes <= columns; c += 8 * Vec::kLanes) {
+      fold_down<Row, dtype, 8>(out + c, at(c), rows, stride, continues);
+    }
+    for (; c + Vec::kLanes <= columns; c += Vec::kLanes) {
+      fold_down<Row, dtype, 1>(out + c, at(c), rows, stride, continues);
+    }
+    for (; c < columns; ++c) {
+      const auto element = [&](long r) {
+        D x;
+        __builtin_memcpy(&x, at(c) + r * stride, sizeof x);
+        return convert<T>(x);
+      };
+      T sum = continues ? out[c] : element(0);
+      for (long r = continues ? 0 : 1; r < rows; ++r) {
+        const T x = element(r);
+        sum = Row::template apply<T>(sum, x, x);
+      }
+      out[c] = sum;
+    }
+  }
+  static void spread(void* to, const void* from, long rows, long columns) {
+    char* out = static_cast<char*>(to);
+    const T* const values = static_cast<const T*>(from);
+    for (long r = 0; r < rows; ++r) {
+      const Vec x(values[r]);
+      for (long c = 0; c < columns; c += Vec::kLanes) {
+        store_lanes<T, W>(out + c * static_cast<long>(sizeof(T)), x);
+      }
+      out += columns * static_cast<long>(sizeof(T));
+    }
   }
   template <class Row>
   static void join(void* to, const void* a, const void* b, long count) {
@@ -311,20 +448,18 @@ struct MicroOps {
     if constexpr (Row::kInfo.fold != nullptr && !std::is_same_v<T, uint8_t> &&
                   Row::kInfo.supports(kOwn)) {
       FoldKernels& fold = kernels.folds[static_cast<size_t>(Row::kOp)];
-      fold.into = code_of<FoldInto<Row>>();
-      fold.masked = code_of<FoldMasked<Row>>();
-      fold.finish = finish<Row>;
       fold.join = join<Row>;
-      T identity = static_cast<T>(0);
-      if constexpr (!std::is_integral_v<T> ||
-                    (Row::kInfo.identity > -kInfinity && Row::kInfo.identity < kInfinity)) {
-        identity = static_cast<T>(Row::kInfo.identity);
-      } else {
-        identity =
-            Row::kInfo.identity < 0 ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
+      add_fold_of<Row, kOwn>(fold);
+      if constexpr (std::is_same_v<T, float>) {
+        add_fold_of<Row, DType::bf16>(fold);
+        add_fold_of<Row, DType::f16>(fold);
       }
-      __builtin_memcpy(&fold.identity, &identity, sizeof identity);
     }
+  }
+  template <class Row, DType dtype>
+  static void add_fold_of(FoldKernels& fold) {
+    fold.rows[static_cast<size_t>(dtype)] = fold_rows<Row, dtype>;
+    fold.columns[static_cast<size_t>(dtype)] = fold_columns<Row, dtype>;
   }
 
   // A step as a micro-operation.
@@ -465,6 +600,7 @@ struct MicroOps {
     kernels.load_splat = code_of<LoadSplat>();
     kernels.end = reinterpret_cast<AnyCode>(end);
     kernels.run = run;
+    kernels.spread = spread;
     add_dtype<DType::b8>(kernels);
     if constexpr (!std::is_same_v<T, uint8_t>) {
       add_dtype<DType::u8>(kernels);

@@ -1,30 +1,14 @@
 #include "cpu/row_group.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "atlas/error.h"
 #include "cpu/group_compiler.h"
 
 namespace hologram::cpu {
 
-namespace {
-
-// From here on the last tile of a row does not matter.
-constexpr int64_t kManyTiles = 4;
-
-}  // namespace
-
-const RowGroup& RowGroup::for_columns(int64_t columns) const {
-  const int64_t lanes = kernels->lanes, left = columns % lanes;
-  if (isa_ != Isa::avx512 || left == 0 || left > lanes / 2 || columns > kManyTiles * lanes) {
-    return *this;
-  }
-  std::call_once(narrow_once_, [&] { narrow_ = std::make_unique<RowGroup>(group_, Isa::avx2); });
-  return *narrow_;
-}
-
-RowGroup::RowGroup(const Group& group, Isa isa)
-    : operands(group.operands), group_(group), isa_(isa) {
+RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
+  const auto& operands = group.operands;
   written.resize(operands.size());
   for (const Node& node : group.nodes) {
     if (node.kind == NodeKind::fold) {
@@ -37,9 +21,15 @@ RowGroup::RowGroup(const Group& group, Isa isa)
     }
     stores_rows = stores_rows || operands[node.b].spread == kRows;
   }
-  keeping = compile(group, isa, true);
-  if (keeping.element_buffers != 0) computing = compile(group, isa, false);
-  for (const Fold& fold : keeping.folds) {
+  kernels = &kernels_of(group.compute_type, isa);
+  for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::fold &&
+        (static_cast<size_t>(node.op) >= kOpInfos.size() ||
+         kernels->folds[static_cast<size_t>(node.op)].join == nullptr)) {
+      throw Error("cannot compute the group: a fold that its compute type does not have");
+    }
+  }
+  for (const Fold& fold : way(Manner::short_rows).folds) {
     auto& stores = results.emplace_back();
     for (const uint16_t operand : fold.stored) {
       const DType own = kernels->own, to = operands[operand].dtype;
@@ -51,39 +41,45 @@ RowGroup::RowGroup(const Group& group, Isa isa)
   }
 }
 
-RowGroup::Way RowGroup::compile(const Group& group, Isa isa, bool keeps) {
-  Stages parts = split(group, keeps);
+const RowGroup::Way& RowGroup::way(Manner manner) const {
+  const auto i = static_cast<size_t>(manner);
+  if (const Way* made = ready_[i].load(std::memory_order_acquire)) return *made;
+  const std::lock_guard lock(mutex_);
+  if (ways_[i] == nullptr) {
+    ways_[i] = std::make_unique<Way>(compile(manner));
+    ready_[i].store(ways_[i].get(), std::memory_order_release);
+  }
+  return *ways_[i];
+}
+
+RowGroup::Way RowGroup::compile(Manner manner) const {
+  const size_t own = group.operands.size();
+  Stages parts = split(group, manner);
   Way way;
   way.folds = std::move(parts.folds);
   way.row_buffers = parts.row_buffers;
   way.element_buffers = parts.element_buffers;
+  way.passing_buffers = parts.passing_buffers;
+  std::vector<bool> is_spread(way.row_buffers);
   for (Stage& stage : parts.stages) {
     StageCode made;
-    made.code = GroupCompiler(stage.group, isa, true).compile();
-    kernels = made.code->kernels_;
+    made.code = GroupCompiler(stage.group, isa_, true).compile();
     made.over_rows = stage.over_rows;
+    made.is_empty = stage.group.nodes.empty();
     made.more = std::move(stage.more);
     made.folds = std::move(stage.folds);
-    for (const OperandUse& use : made.code->uses_) {
-      if (use.operand >= operands.size() || !use.stored) continue;
-      for (const OperandUse& other : made.code->uses_) {
-        made.in_place =
-            made.in_place || (other.operand < operands.size() && other.loaded &&
-                              operands[other.operand].area == operands[use.operand].area);
-      }
+    for (size_t i = 0; i < made.more.size(); ++i) {
+      const StageOperand& operand = made.more[i];
+      if (operand.role != Role::spread_buffer || is_spread[operand.index]) continue;
+      is_spread[operand.index] = true;
+      made.spreads.emplace_back(static_cast<uint16_t>(own + i), operand.index);
     }
-    // Folds over columns leave out the lanes behind the end of the row.
-    made.masked = made.code->code_;
-    const auto mask = std::ranges::find(made.more, Role::mask, &StageOperand::role);
-    for (MicroOp& op : made.masked) {
-      for (const uint16_t fold : made.folds) {
-        const FoldKernels& fold_kernels = kernels->folds[static_cast<size_t>(way.folds[fold].op)];
-        if (way.folds[fold].over_rows || op.code != fold_kernels.into || op.x.mask == -1) continue;
-        op.code = fold_kernels.masked;
-        op.y = {
-            static_cast<int32_t>(operands.size() + static_cast<size_t>(mask - made.more.begin())),
-            0, 0};
-        break;
+    for (const OperandUse& use : made.code->uses_) {
+      if (use.operand >= own || !use.stored) continue;
+      for (const OperandUse& other : made.code->uses_) {
+        made.in_place = made.in_place ||
+                        (other.operand < own && other.loaded &&
+                         group.operands[other.operand].area == group.operands[use.operand].area);
       }
     }
     way.stages.push_back(std::move(made));
@@ -92,12 +88,12 @@ RowGroup::Way RowGroup::compile(const Group& group, Isa isa, bool keeps) {
 }
 
 size_t RowGroup::bytes() const noexcept {
-  size_t sum =
-      sizeof *this + 2 * operands.size() * sizeof operands[0] + group_.nodes.size() * sizeof(Node);
-  for (const Way* way : {&keeping, &computing}) {
-    for (const StageCode& stage : way->stages) {
-      sum += stage.code->bytes() + stage.masked.size() * sizeof stage.masked[0];
-    }
+  size_t sum = sizeof *this + 2 * group.operands.size() * sizeof group.operands[0] +
+               group.nodes.size() * sizeof(Node);
+  for (const auto& way : ready_) {
+    const Way* const made = way.load(std::memory_order_acquire);
+    if (made == nullptr) continue;
+    for (const StageCode& stage : made->stages) sum += sizeof stage + stage.code->bytes();
   }
   for (const auto& stores : results) {
     for (const auto& store : stores) sum += store->bytes();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "atlas/float_mode.h"
@@ -14,9 +15,11 @@
 
 namespace hologram::cpu {
 
-// Work is shared out by items: some rows, and some columns of them where no fold needs the whole
+// Work is shared out by items: some rows, and some columns of them where nothing needs the whole
 // row. An item's rows go through the stages a block at a time, so that a block stays in the cache.
-// Of few long rows the classes are shared out, stage by stage.
+// A block of short rows is one row to the code of a stage: what there is one of for each column is
+// repeated, and what there is one of for each row is spread. Of few long rows the classes are
+// shared out, stage by stage.
 class RowRun {
  public:
   RowRun(const RowGroup& group, const Binding& binding);
@@ -41,82 +44,101 @@ class RowRun {
     const RowGroup::StageCode* stage;
     char* frame;
     std::vector<Moving> moving;
+    std::vector<std::pair<uint16_t, char*>> passing;  // pointers and buffers
     char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
     char** pointers() { return reinterpret_cast<char**>(frame); }
-    std::vector<bool> held;  // by use: scratch has the tail of the columns
   };
-  // Short rows of which no operand has one element each are put end to end: what has columns only
-  // is repeated, so that many of them are one row to the stages.
   struct Repeated {
     uint16_t operand;
-    char* memory;        // a row of the repetition
+    char* memory;        // of a block
     const char* source;  // that it holds
   };
   // What one thread works with.
   struct Desk {
     Memory memory;
     std::vector<StageFrame> stages;
-    char* row_buffers;
-    char* element_buffers;
-    char* accumulators;
-    char* partials;
+    char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials;
     std::vector<Repeated> repeated;
     char* spare;       // accumulators of chunks that are joined with a neighbour
-    int chunk = 0;     // of the unit
-    int64_t unit = 0;  // of the item: the chunk whose accumulators folds over rows go to
+    int64_t unit = 0;  // of the item: the chunks whose accumulators folds over rows go to
   };
   struct Span {
     int64_t begin, end;
+    int64_t length() const { return end - begin; }
+  };
+  // Some rows of an item.
+  struct Block {
+    int64_t first, count;
+    int64_t in_unit;  // of the first
+    bool last;        // of the unit
   };
 
-  void repeat_columns();
-  bool is_repeated(size_t operand) const {
-    const Operand& its = group_.operands[operand];
-    return repetitions_ > 1 && its.layout != Layout::scalar && (its.spread & kMiddle) == 0;
-  }
-  void plan(int threads);
   void choose_strides();
+  bool is_repeated(size_t operand) const {
+    const Operand& its = group_.group.operands[operand];
+    return is_short_ && its.layout != Layout::scalar && (its.spread & kMiddle) == 0 &&
+           (its.spread & kColumns) != 0;
+  }
+  bool stays_in_plane() const;
+  void plan(int threads);
   size_t desk_bytes() const;
   size_t repeated_bytes(size_t operand) const;
   void set_up(Desk& desk, char* memory) const;
-  int64_t padded(int64_t columns) const {
-    return (columns + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes;
+  int64_t padded(int64_t count) const {
+    return (count + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes;
+  }
+  const FoldKernels& kernels_of(const Fold& fold) const {
+    return kernels_.folds[static_cast<size_t>(fold.op)];
   }
 
   void item(Desk& desk, int64_t number);
   void share_classes(std::vector<Desk>& desks, Parallel& parallel);
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
-  void place(StageFrame& frame, const Desk& desk, int64_t first) const;
+  void short_rows(Desk& desk, StageFrame& frame, const Block& block);
+  void long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns);
+  void place(StageFrame& frame, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
-  void plain_rows(StageFrame& frame, int64_t first, int64_t n, Span columns);
   void repeat(Desk& desk, int64_t plane) const;
-  void elements(Desk& desk, StageFrame& frame, Span columns);
-  void fold_class(Desk& desk, StageFrame& frame, Span columns, int64_t number, char* partials);
-  void finish_row(Desk& desk, StageFrame& frame, int64_t in_block, char* partials);
-  void tail(StageFrame& frame, int64_t at, int64_t n);
-  char* chunk_of(const Desk& desk, uint16_t fold) const;
-  char* spare_of(const Desk& desk, uint16_t fold, int which) const;
-  void fill_identity(uint16_t fold, char* accumulators, int64_t count) const;
+  void range(StageFrame& frame, Span elements) const;
+  void tail(StageFrame& frame, int64_t at, int64_t n) const;
+  // Folds of a stage that read operands, or those that read buffers.
+  template <class Do>
+  void each_fold(const StageFrame& frame, bool operands, Do&& act) const;
+  void part(Desk& desk, StageFrame& frame, const Block& row, Span columns);
+  void fold_operand_row(const StageFrame& frame, uint16_t fold, Span columns, char* partials) const;
+  void fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
+                          Span columns) const;
+  void finish_row(const Desk& desk, const StageFrame& frame, int64_t in_block) const;
+  void fold_down(Desk& desk, uint16_t fold, const char* from, DType dtype, int64_t stride,
+                 const Block& block, Span columns) const;
+  char* chunk_of(const Desk& desk, uint16_t fold, int64_t chunk) const;
+  void end_chunk(const Desk& desk, uint16_t fold, int64_t chunk, bool last, Span columns) const;
+  char* row_buffer(const Desk& desk, uint16_t buffer) const {
+    return desk.row_buffers + buffer * padded(block_) * size_;
+  }
   void join_neighbours(uint16_t fold, char* parts, int64_t count, int64_t elements,
                        int64_t stride) const;
-  void begin_chunk(const Desk& desk, Span columns) const;
-  void end_chunk(const Desk& desk, bool last, Span columns) const;
   void finish_units();
   char* partial_of(int64_t unit, uint16_t fold) const;
+  int64_t number_of(uint16_t fold) const;  // among the folds over rows
 
   const RowGroup& group_;
   const Binding& binding_;
   const TypeKernels& kernels_;
-  const RowGroup::Way* way_;
-  const int64_t size_;                       // of the compute type's elements
-  const int64_t class_;                      // elements
-  int64_t plane_rows_, rows_, columns_;      // of a plane, of all planes
-  int64_t repetitions_ = 1;                  // rows that are one row here
-  int64_t classes_;                          // of a row
+  const RowGroup::Way* way_ = nullptr;
+  const int64_t size_;               // of the compute type's elements
+  const int64_t class_;              // elements
+  const int64_t plane_rows_, rows_;  // of a plane, of all planes
+  const int64_t columns_;
+  const int64_t classes_;                    // of a row
+  const bool is_short_;                      // rows are put end to end
   int64_t block_ = 1;                        // rows that go through the stages together
+  int64_t element_bytes_ = 0;                // of a buffer of elements
+  int64_t passing_bytes_ = 0;                // of a passing one
   int64_t unit_rows_ = 1;                    // of an item
   int64_t units_per_plane_ = 1, units_ = 1;  // of rows
   int64_t strips_ = 1;                       // of columns
+  bool by_plane_ = false;                    // units do not go beyond a plane
   bool shares_classes_ = false;
   int threads_ = 1;
   std::vector<int64_t> plane_, row_;  // bytes, of each operand

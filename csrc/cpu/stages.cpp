@@ -24,8 +24,8 @@ constexpr int kDear = 8;
 
 class Splitting {
  public:
-  Splitting(const Group& group, bool keeps)
-      : group_(group), keeps_(keeps), own_(own_dtype(group.compute_type)) {}
+  Splitting(const Group& group, Manner manner)
+      : group_(group), manner_(manner), own_(own_dtype(group.compute_type)) {}
 
   Stages run() {
     find_levels();
@@ -35,7 +35,7 @@ class Splitting {
     std::vector<Stage> stages(count);
     for (size_t i = count; i-- > 0;) stages[i] = build(i);
     for (Stage& stage : stages) {
-      if (stage.group.nodes.empty()) continue;
+      if (stage.group.nodes.empty() && stage.folds.empty()) continue;
       for (const uint16_t fold : stage.folds) {
         result_.folds[fold].stage = static_cast<uint16_t>(result_.stages.size());
       }
@@ -101,7 +101,7 @@ class Splitting {
       const Node& node = group_.nodes[i];
       if (node.kind == NodeKind::fold) {
         sinks_[elements_of(turns_[node.a])].push_back(static_cast<uint16_t>(i));
-        Fold fold{node.op, node.b != kRows, 0, {}, 0};
+        Fold fold{node.op, node.b != kRows, {}, 0, {}, 0};
         if (!fold.over_rows) fold.result = result_.row_buffers++;
         folds_[i] = static_cast<uint16_t>(result_.folds.size());
         if (!fold.over_rows) row_buffers_[i] = fold.result;
@@ -130,10 +130,12 @@ class Splitting {
     size_t number;
     std::map<uint16_t, uint16_t> nodes;                      // of the whole group
     std::map<std::pair<Role, uint16_t>, uint16_t> operands;  // of `more`
+    std::map<uint16_t, uint16_t> passed;                     // buffers by value
+    uint16_t passing = 0;
   };
 
   Stage build(size_t number) {
-    Building b{{}, number, {}, {}};
+    Building b{{}, number, {}, {}, {}};
     b.stage.over_rows = number % 2 == 0;
     b.stage.group.compute_type = group_.compute_type;
     b.stage.group.immediates = group_.immediates;
@@ -164,16 +166,42 @@ class Splitting {
     }
     for (const uint16_t sink : sinks_[number]) {
       Node node = group_.nodes[sink];
-      node.a = need(b, node.a);
       if (node.kind == NodeKind::fold) {
         const uint16_t fold = folds_.at(sink);
-        node.c = buffer(b, Role::accumulators, fold);
-        if (node.b == kRows) buffer(b, Role::mask, 0);
+        result_.folds[fold].from = source_of(b, node.a);
         b.stage.folds.push_back(fold);
+        continue;
       }
+      node.a = need(b, node.a);
       b.stage.group.nodes.push_back(node);
     }
+    result_.passing_buffers = std::max(result_.passing_buffers, b.passing);
     return std::move(b.stage);
+  }
+
+  // Where a fold finds the elements of a value.
+  StageOperand source_of(Building& b, uint16_t value) {
+    const Node& node = group_.nodes[value];
+    if (node.kind == NodeKind::load) {
+      const Operand& operand = group_.operands[node.a];
+      const bool half = own_ == DType::f32 && (dtype_bit(operand.dtype) & kHalves) != 0;
+      const bool exact = operand.dtype == node.dtype || (half && node.dtype == own_);
+      if (operand.layout == Layout::dense && operand.spread == kEach && exact &&
+          (half || operand.dtype == own_)) {
+        return {Role::operand, node.a};
+      }
+    }
+    if (const auto kept = element_buffers_.find(value); kept != element_buffers_.end()) {
+      return {Role::element_buffer, kept->second};
+    }
+    const auto [found, fresh] = b.passed.try_emplace(value, b.passing);
+    const StageOperand from{Role::passing_buffer, found->second};
+    if (fresh) {
+      ++b.passing;
+      const uint16_t made = need(b, value), to = buffer(b, from.role, from.index);
+      b.stage.group.nodes.push_back({NodeKind::store, Op{}, own_, made, to});
+    }
+    return from;
   }
 
   uint16_t buffer(Building& b, Role role, uint16_t index) {
@@ -206,7 +234,9 @@ class Splitting {
     const Node& node = group_.nodes[value];
     const bool by_row = spreads_[value] != kOne && !has_columns(spreads_[value]);
     const bool is_leaf = node.kind == NodeKind::load || node.kind == NodeKind::immediate;
+    const bool is_short = manner_ == Manner::short_rows && !b.stage.over_rows;
     const auto from_buffer = [&](Role role, uint16_t index) {
+      if (is_short && role == Role::row_buffer) role = Role::spread_buffer;
       const bool splat = role == Role::row_buffer && !b.stage.over_rows;
       const DType dtype = splat || node.dtype == DType::b8 ? node.dtype : own_;
       return push(b, {NodeKind::load, Op{}, dtype, buffer(b, role, index)});
@@ -214,13 +244,15 @@ class Splitting {
     if (node.kind == NodeKind::fold) return from_buffer(Role::row_buffer, row_buffers_.at(value));
     if (!b.stage.over_rows && by_row) {
       // A splat: converted before, over rows.
-      const bool as_it_is = is_leaf && node.dtype == own_ && group_.operands[node.a].dtype == own_;
+      const bool as_it_is =
+          !is_short && is_leaf && node.dtype == own_ && group_.operands[node.a].dtype == own_;
       if (!as_it_is) return from_buffer(Role::row_buffer, row_buffer_of(value));
     } else if (b.stage.over_rows && !is_leaf && spreads_[value] != kOne &&
                rows_of(turns_[value]) != b.number) {
       return from_buffer(Role::row_buffer, row_buffer_of(value));
-    } else if (!b.stage.over_rows && !is_leaf && elements_of(turns_[value]) < b.number && keeps_ &&
-               has_columns(spreads_[value]) && cost(b, value) >= kDear) {
+    } else if (!b.stage.over_rows && !is_leaf && elements_of(turns_[value]) < b.number &&
+               manner_ != Manner::computing && has_columns(spreads_[value]) &&
+               cost(b, value) >= kDear) {
       return from_buffer(Role::element_buffer, element_buffer_of(value));
     }
     Node copy = node;
@@ -251,7 +283,7 @@ class Splitting {
   }
 
   const Group& group_;
-  const bool keeps_;
+  const Manner manner_;
   const DType own_;
   std::vector<Spread> spreads_;
   std::vector<int> turns_;
@@ -263,8 +295,8 @@ class Splitting {
 
 }  // namespace
 
-Stages split(const Group& group, bool keeps) {
-  return Splitting(group, keeps).run();
+Stages split(const Group& group, Manner manner) {
+  return Splitting(group, manner).run();
 }
 
 }  // namespace hologram::cpu

@@ -12,14 +12,18 @@
 
 namespace hologram::cpu {
 
-// What an operand of a stage's group is.
+// What an operand of a stage's group is. Buffers hold values of the compute type.
 enum class Role : uint8_t {
   operand,         // of the whole group
-  row_buffer,      // a value of the compute type for each row of a block
-  element_buffer,  // a value of the compute type for each element of a block
-  accumulators,    // of a fold, of the compute type: the frame's or, of one over rows, the columns'
-  mask,            // which lanes of a row's last tile count
+  row_buffer,      // a value for each row of a block
+  spread_buffer,   // the same, one for each element of a block of short rows
+  element_buffer,  // a value for each element of a block
+  passing_buffer,  // the same, between a stage's code and its folds only
 };
+
+// How a group goes through stages. Short rows are put end to end: a block of them is one row to the
+// code. Of long rows a stage may compute again what is dear, where keeping it would take too much.
+enum class Manner : uint8_t { short_rows, keeping, computing };
 
 struct StageOperand {
   Role role;
@@ -29,15 +33,16 @@ struct StageOperand {
 struct Stage {
   bool over_rows;
   // Its first operands are those of the whole group. One that is the same for a row is a scalar to
-  // elements, and dense to rows. A fold's `c` is the operand of its accumulators.
+  // elements, and dense to rows. There are no folds in it.
   Group group;
   std::vector<StageOperand> more;  // its other operands
-  std::vector<uint16_t> folds;     // that it completes
+  std::vector<uint16_t> folds;     // that follow its code, or precede it where an operand is folded
 };
 
 struct Fold {
   Op op;
   bool over_rows;
+  StageOperand from;             // an operand, or a buffer of elements
   uint16_t result;               // over columns: the row buffer
   std::vector<uint16_t> stored;  // over rows: the operands that it is stored to
   uint16_t stage;
@@ -46,11 +51,10 @@ struct Fold {
 struct Stages {
   std::vector<Stage> stages;  // that have anything to do, in order
   std::vector<Fold> folds;
-  uint16_t row_buffers = 0, element_buffers = 0;
+  uint16_t row_buffers = 0, element_buffers = 0, passing_buffers = 0;
 };
 
-// Of a group with dimensions. `keeps`: values of elements that are dear are kept from stage to
-// stage; else every stage computes all it needs again.
-Stages split(const Group& group, bool keeps);
+// Of a group with dimensions.
+Stages split(const Group& group, Manner manner);
 
 }  // namespace hologram::cpu

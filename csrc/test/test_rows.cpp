@@ -137,8 +137,8 @@ TEST(rows_softmax) {
           b.op(Op::exp, DType::f32, b.op(Op::sub, DType::f32, x, b.fold(Op::maximum, x)));
       b.store(b.op(Op::div, dtype, e, b.fold(Op::add, e)), out);
       CHECK(equal_on_all(b.group, shape, random));
-      CHECK_EQ(split(b.group, true).element_buffers, 1);
-      CHECK_EQ(split(b.group, false).element_buffers, 0);
+      CHECK_EQ(split(b.group, Manner::keeping).element_buffers, 1);
+      CHECK_EQ(split(b.group, Manner::computing).element_buffers, 0);
     }
   }
 }
