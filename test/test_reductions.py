@@ -123,6 +123,27 @@ class TestReductions(HologramTestCase):
             x = (numbers(shape, torch.float32) / 300 + 1).to(dtype)
             self.check("prod", lambda t, **at: t.prod(**at), x, (None, -1) if shape else (None,))
 
+    @parametrize("dtype", (torch.float32, torch.bfloat16, torch.int32, torch.bool))
+    def test_two_results(self, dtype):
+        x = numbers((6, 700), dtype)
+        for k in range(2):
+            self.check("aminmax", lambda t, k=k, **at: t.aminmax(**at)[k], x, (None, 0, -1))
+            if dtype.is_floating_point:
+                for function in (torch.var_mean, torch.std_mean):
+                    name = function.__name__
+                    self.check(name, lambda t, k=k, f=function, **at: f(t, **at)[k], x, (None, 1))
+                    self.check(name, lambda t, k=k, f=function, **at: f(t, **at)[k], x, ((0, 1),))
+        with self.assertRaisesRegex(RuntimeError, "no identity"):
+            torch.empty(0, device=DEVICE).aminmax()
+
+    def test_two_results_are_recorded(self):
+        x = torch.randn(30, 40, device=DEVICE)
+        before = torch.hologram.stream_stats()["recorded"]
+        for function in (torch.var_mean, torch.std_mean):
+            function(x, dim=1)
+        x.aminmax(dim=1)
+        self.assertGreaterEqual(torch.hologram.stream_stats()["recorded"] - before, 6)
+
     def test_they_are_recorded(self):
         x = torch.randn(30, 40, device=DEVICE)
         before = torch.hologram.stream_stats()["recorded"]

@@ -66,7 +66,15 @@ class OperatorDelegate {
     return std::move(stack.back()).toTensor();
   }
 
-  // The same for an operator with three results.
+  // The same for an operator with two results, or three.
+  template <class... Args>
+  std::tuple<at::Tensor, at::Tensor> two(Args&&... args) const {
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(args));
+    (stack.emplace_back(std::forward<Args>(args)), ...);
+    call(&stack);
+    return {stack[0].toTensor(), stack[1].toTensor()};
+  }
   template <class... Args>
   std::tuple<at::Tensor, at::Tensor, at::Tensor> three(Args&&... args) const {
     torch::jit::Stack stack;

@@ -204,6 +204,21 @@ Tensor& serve_out(Service& here, const std::optional<Reduction>& reduction, cons
   return out;
 }
 
+// Two reductions of the same elements, which join one pass.
+using Two = std::tuple<Tensor, Tensor>;
+template <class... Args>
+Two serve_two(Service& here, const std::optional<Reduction>& first,
+              const std::optional<Reduction>& second, const Tensor& self, Dims dims, bool keepdim,
+              const Args&... args) {
+  Two fresh;
+  if (first && second && record(*first, self, dims, keepdim, {nullptr, &std::get<0>(fresh)}) &&
+      record(*second, self, dims, keepdim, {nullptr, &std::get<1>(fresh)})) {
+    note_native(here.counter);
+    return fresh;
+  }
+  return here.delegate.two(self, args...);
+}
+
 // X(operator, overload, the rest of its parameters, their names, the reduction, dims, keepdim)
 #define HOLOGRAM_REDUCTION(function, name, overload, parameters, arguments, reduction, dims, keep) \
   Tensor function(const Tensor& self HOLOGRAM_UNPACK parameters) {                                 \
@@ -259,6 +274,22 @@ HOLOGRAM_BOTH(var, "var", "correction", "correction_out",
 HOLOGRAM_BOTH(std_, "std", "correction", "correction_out",
               (Dims dims, const std::optional<Scalar>& correction, bool keep),
               (dims, correction, keep), variance_of(deviation, self, dims, correction), dims, keep)
+Two var_mean(const Tensor& self, Dims dims, const std::optional<Scalar>& correction, bool keep) {
+  static Service here("aten::var_mean", "correction");
+  return serve_two(here, variance_of(variance, self, dims, correction), mean_of(self, {}), self,
+                   dims, keep, dims, correction, keep);
+}
+Two std_mean(const Tensor& self, Dims dims, const std::optional<Scalar>& correction, bool keep) {
+  static Service here("aten::std_mean", "correction");
+  return serve_two(here, variance_of(deviation, self, dims, correction), mean_of(self, {}), self,
+                   dims, keep, dims, correction, keep);
+}
+Two aminmax(const Tensor& self, std::optional<int64_t> dim, bool keep) {
+  static Service here("aten::aminmax", "");
+  const Dims dims = dim ? Dims(*dim) : std::nullopt;
+  return serve_two(here, extremum(fold<Op::minimum>, self), extremum(fold<Op::maximum>, self), self,
+                   dims, keep, dim, keep);
+}
 HOLOGRAM_BOTH(vector_norm, "linalg_vector_norm", "", "out",
               (const Scalar& order, Dims dims, bool keep, OptionalType dtype),
               (order, dims, keep, dtype), norm_of(self, order, dtype), dims, keep)
@@ -309,6 +340,9 @@ void register_reductions() {
   impl("var.correction_out", &var_out);
   impl("std.correction", &std_);
   impl("std.correction_out", &std__out);
+  impl("var_mean.correction", &var_mean);
+  impl("std_mean.correction", &std_mean);
+  impl("aminmax", &aminmax);
   impl("linalg_vector_norm", &vector_norm);
   impl("linalg_vector_norm.out", &vector_norm_out);
   impl("count_nonzero.dim_IntList", &nonzeros);

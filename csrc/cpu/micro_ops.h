@@ -324,18 +324,23 @@ struct MicroOps {
     V all[count];
     for (long first = 0; first < count; first += 8) {
       V a[8];
+#pragma GCC unroll 8
       for (long k = 0; k < 8; ++k) a[k] = row.at(first + k);
       long t = first + count;
       for (; t + 8 <= row.whole; t += count) {
+#pragma GCC unroll 8
         for (long k = 0; k < 8; ++k) {
           const Vec x = L::load(row.p, t + k);
           a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
         }
       }
-      for (long k = 0; k < 8 && t + k <= row.whole; ++k) {
+#pragma GCC unroll 8
+      for (long k = 0; k < 8; ++k) {
+        if (t + k > row.whole) continue;
         const Vec x(row.at(t + k));
         a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
       }
+#pragma GCC unroll 8
       for (long k = 0; k < 8; ++k) all[first + k] = a[k];
     }
 #pragma GCC unroll 8
@@ -381,16 +386,19 @@ struct MicroOps {
     using L = Lanes<T, dtype, W>;
     V a[registers];
     char* const out = reinterpret_cast<char*>(to);
+#pragma GCC unroll 8
     for (long k = 0; k < registers; ++k) {
       a[k] = continues ? load_lanes<T, W>(out + k * W).v : L::load(from, k).v;
     }
     for (long r = continues ? 0 : 1; r < rows; ++r) {
       const char* const row = from + r * stride;
+#pragma GCC unroll 8
       for (long k = 0; k < registers; ++k) {
         const Vec x = L::load(row, k);
         a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
       }
     }
+#pragma GCC unroll 8
     for (long k = 0; k < registers; ++k) store_lanes<T, W>(out + k * W, Vec(a[k]));
   }
   template <class Row, DType dtype>

@@ -10,6 +10,10 @@ namespace hologram::cpu {
 RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
   const auto& operands = group.operands;
   written.resize(operands.size());
+  for (const Operand& operand : operands) {
+    const bool one = operand.layout == Layout::scalar || operand.spread == kOne;
+    spreads_rows = spreads_rows || (!one && (operand.spread & kColumns) == 0);
+  }
   for (const Node& node : group.nodes) {
     if (node.kind == NodeKind::fold) {
       over_columns = over_columns || node.b == kRows;

@@ -43,6 +43,7 @@ struct RowGroup {
   std::vector<bool> written;                     // by operand: something of its memory is stored to
   bool over_columns = false, over_rows = false;  // there are such folds
   bool stores_rows = false;                      // a stage over rows stores to an operand
+  bool spreads_rows = false;                     // an operand has a value for each row
   // Of each fold over rows, and each operand that it is stored to: stores the accumulators as that
   // operand's dtype.
   std::vector<std::vector<std::unique_ptr<CompiledGroup>>> results;

@@ -10,8 +10,10 @@
 namespace hologram::cpu {
 namespace {
 
-constexpr int64_t kShortBytes = 4096;    // of a row that is put end to end with others
-constexpr int64_t kBlockBytes = 16'384;  // of a block's elements, in the compute type
+// Bytes of a row that is put end to end with others; the less where rows have values to be spread
+// and nothing is folded, so that only the calls of the code are saved.
+constexpr int64_t kShortBytes = 4096, kShortSpreadBytes = 512;
+constexpr int64_t kBlockBytes = 8'192;   // of a block's elements, in the compute type
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
@@ -40,7 +42,9 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
       rows_(binding.planes * binding.rows),
       columns_(binding.columns),
       classes_((columns_ + class_ - 1) / class_),
-      is_short_(columns_ * size_ <= kShortBytes) {
+      is_short_(columns_ * size_ <= (group.over_columns || group.over_rows || !group.spreads_rows
+                                         ? kShortBytes
+                                         : kShortSpreadBytes)) {
   way_ = &group.way(is_short_ ? Manner::short_rows : Manner::keeping);
   for (uint16_t i = 0; i < way_->folds.size(); ++i) {
     if (way_->folds[i].over_rows) over_rows_.push_back(i);
