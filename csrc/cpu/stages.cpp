@@ -19,8 +19,9 @@ int cost_of(const Group& group, const Node& node) {
     default: return 1;
   }
 }
-// From here on a value is worth a store and a load.
-constexpr int kDear = 8;
+// From here on a value is worth a store and a load; in blocks of short rows, which stay in the
+// nearest cache.
+constexpr int kDear = 8, kDearInBlock = 2;
 
 class Splitting {
  public:
@@ -60,6 +61,7 @@ class Splitting {
   void find_levels() {
     const auto& nodes = group_.nodes;
     spreads_.resize(nodes.size());
+    is_folded_.resize(nodes.size());
     turns_.resize(nodes.size());
     for (size_t i = 0; i < nodes.size(); ++i) {
       const Node& node = nodes[i];
@@ -77,6 +79,7 @@ class Splitting {
       if (node.kind == NodeKind::fold) {
         spread = static_cast<Spread>(node.b);
         if (node.b == kRows) ++turn;
+        is_folded_[node.a] = true;
       }
       spreads_[i] = spread;
       turns_[i] = turn;
@@ -251,8 +254,7 @@ class Splitting {
                rows_of(turns_[value]) != b.number) {
       return from_buffer(Role::row_buffer, row_buffer_of(value));
     } else if (!b.stage.over_rows && !is_leaf && elements_of(turns_[value]) < b.number &&
-               manner_ != Manner::computing && has_columns(spreads_[value]) &&
-               cost(b, value) >= kDear) {
+               has_columns(spreads_[value]) && is_kept(b, value)) {
       return from_buffer(Role::element_buffer, element_buffer_of(value));
     }
     Node copy = node;
@@ -262,6 +264,16 @@ class Splitting {
     return push(b, copy);
   }
 
+  // Whether a later stage finds a value of elements in a buffer.
+  bool is_kept(const Building& b, uint16_t value) const {
+    switch (manner_) {
+      case Manner::computing: return false;
+      case Manner::keeping: return cost(b, value) >= kDear;
+      case Manner::short_rows: break;
+    }
+    // What is folded is in a buffer already.
+    return is_folded_[value] || cost(b, value) >= kDearInBlock;
+  }
   // What it costs to compute a value of elements in a stage once more.
   int cost(const Building& b, uint16_t value) const {
     const Node& node = group_.nodes[value];
@@ -287,6 +299,7 @@ class Splitting {
   const DType own_;
   std::vector<Spread> spreads_;
   std::vector<int> turns_;
+  std::vector<bool> is_folded_;
   int last_ = 0;
   std::vector<std::vector<uint16_t>> sinks_;  // of each stage
   std::map<size_t, uint16_t> folds_, row_buffers_, element_buffers_;
