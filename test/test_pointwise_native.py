@@ -54,6 +54,7 @@ OVER_ROWS = {
     "all",
     "amax",
     "amin",
+    "aminmax",
     "any",
     "count_nonzero",
     "linalg_vector_norm",
@@ -64,8 +65,10 @@ OVER_ROWS = {
     "native_layer_norm_backward",
     "prod",
     "std",
+    "std_mean",
     "sum",
     "var",
+    "var_mean",
 }
 OTHER_NATIVE = OVER_ROWS | {
     "_copy_from",
