@@ -59,41 +59,36 @@ class OperatorDelegate {
   // Calls torch's CPU kernel with these arguments; returns the first result.
   template <class... Args>
   at::Tensor operator()(Args&&... args) const {
-    torch::jit::Stack stack;
-    stack.reserve(sizeof...(args));
-    (stack.emplace_back(std::forward<Args>(args)), ...);
-    call(&stack);
-    return std::move(stack.back()).toTensor();
+    return std::move(results(std::forward<Args>(args)...).back()).toTensor();
   }
 
   // The same for an operator with two results, or three.
   template <class... Args>
   std::tuple<at::Tensor, at::Tensor> two(Args&&... args) const {
-    torch::jit::Stack stack;
-    stack.reserve(sizeof...(args));
-    (stack.emplace_back(std::forward<Args>(args)), ...);
-    call(&stack);
-    return {stack[0].toTensor(), stack[1].toTensor()};
+    const torch::jit::Stack all = results(std::forward<Args>(args)...);
+    return {all[0].toTensor(), all[1].toTensor()};
   }
   template <class... Args>
   std::tuple<at::Tensor, at::Tensor, at::Tensor> three(Args&&... args) const {
-    torch::jit::Stack stack;
-    stack.reserve(sizeof...(args));
-    (stack.emplace_back(std::forward<Args>(args)), ...);
-    call(&stack);
-    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
+    const torch::jit::Stack all = results(std::forward<Args>(args)...);
+    return {all[0].toTensor(), all[1].toTensor(), all[2].toTensor()};
   }
 
   // The same for an operator without results.
   template <class... Args>
   void run(Args&&... args) const {
+    results(std::forward<Args>(args)...);
+  }
+
+ private:
+  template <class... Args>
+  torch::jit::Stack results(Args&&... args) const {
     torch::jit::Stack stack;
     stack.reserve(sizeof...(args));
     (stack.emplace_back(std::forward<Args>(args)), ...);
     call(&stack);
+    return stack;
   }
-
- private:
   void call(torch::jit::Stack* stack) const;
   c10::OperatorHandle op_;
   const CallSchema* schema_;

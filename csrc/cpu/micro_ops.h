@@ -271,6 +271,18 @@ struct MicroOps {
     return lanes[0];
 #endif
   }
+  // Registers, a power of two, and then their lanes.
+  template <class Row, int count>
+  HOLOGRAM_INLINE static T fold_registers(V (&a)[count]) {
+#pragma GCC unroll 8
+    for (int half = count / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+      for (int k = 0; k < half; ++k) {
+        a[k] = Row::template apply<Vec>(Vec(a[k]), Vec(a[half + k]), Vec(a[k])).v;
+      }
+    }
+    return fold_lanes<Row>(Vec(a[0]));
+  }
   // A row in memory as registers; behind its end is the identity, which changes no bits.
   template <class Row, DType dtype>
   struct RowOf {
@@ -294,9 +306,8 @@ struct MicroOps {
       }
       last = select(mask, L::load(from, 0), last);
     }
-    HOLOGRAM_INLINE V at(long k) const { return k < whole ? L::load(p, k).v : beyond(k); }
-    HOLOGRAM_INLINE V beyond(long k) const {
-      return k == whole ? last.v : Vec(identity_of<Row>()).v;
+    HOLOGRAM_INLINE V at(long k) const {
+      return k < whole ? L::load(p, k).v : k == whole ? last.v : Vec(identity_of<Row>()).v;
     }
   };
   // Of at most `registers`, a power of two.
@@ -308,18 +319,11 @@ struct MicroOps {
       // More than half of them are there.
       a[k] = k < registers / 2 ? Lanes<T, dtype, W>::load(row.p, k).v : row.at(k);
     }
-#pragma GCC unroll 4
-    for (int half = registers / 2; half > 0; half /= 2) {
-#pragma GCC unroll 4
-      for (int k = 0; k < half; ++k) {
-        a[k] = Row::template apply<Vec>(Vec(a[k]), Vec(a[half + k]), Vec(a[k])).v;
-      }
-    }
-    return fold_lanes<Row>(Vec(a[0]));
+    return fold_registers<Row>(a);
   }
   template <class Row, DType dtype>
   HOLOGRAM_INLINE static T fold_long(const RowOf<Row, dtype>& row) {
-    constexpr long count = kFoldBytes / W;
+    constexpr int count = kFoldBytes / W;
     using L = Lanes<T, dtype, W>;
     V all[count];
     for (long first = 0; first < count; first += 8) {
@@ -343,14 +347,7 @@ struct MicroOps {
 #pragma GCC unroll 8
       for (long k = 0; k < 8; ++k) all[first + k] = a[k];
     }
-#pragma GCC unroll 8
-    for (long half = count / 2; half > 0; half /= 2) {
-#pragma GCC unroll 8
-      for (long k = 0; k < half; ++k) {
-        all[k] = Row::template apply<Vec>(Vec(all[k]), Vec(all[half + k]), Vec(all[k])).v;
-      }
-    }
-    return fold_lanes<Row>(Vec(all[0]));
+    return fold_registers<Row>(all);
   }
   template <class Row, DType dtype>
   static void fold_rows(void* to, const void* from, long rows, long columns, long stride,

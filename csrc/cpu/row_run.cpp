@@ -110,8 +110,9 @@ void RowRun::plan(int threads) {
     way_ = &group_.way(Manner::computing);
   }
   const int64_t elements = is_short_ ? padded(block_ * columns_) : block_ * padded(columns_);
-  element_bytes_ = (elements + kernels_.lanes) * size_;
-  passing_bytes_ = is_short_ ? element_bytes_ : (class_ + kernels_.lanes) * size_;
+  const int64_t passing = is_short_ ? elements : class_;
+  element_bytes_ = aligned(static_cast<size_t>((elements + kernels_.lanes) * size_));
+  passing_bytes_ = aligned(static_cast<size_t>((passing + kernels_.lanes) * size_));
   const int64_t items = shares_classes_ ? classes_ : units_ * strips_;
   threads_ = static_cast<int>(std::min<int64_t>(threads_, items));
 }
@@ -120,9 +121,8 @@ size_t RowRun::desk_bytes() const {
   size_t bytes = 0;
   for (const auto& stage : way_->stages) bytes += aligned(stage.code->frame_size_);
   bytes += aligned(static_cast<size_t>(way_->row_buffers * padded(block_) * size_));
-  if (is_short_) bytes += way_->row_buffers * aligned(static_cast<size_t>(element_bytes_));
-  bytes += way_->element_buffers * aligned(static_cast<size_t>(element_bytes_));
-  bytes += way_->passing_buffers * aligned(static_cast<size_t>(passing_bytes_));
+  if (is_short_) bytes += way_->row_buffers * element_bytes_;
+  bytes += way_->element_buffers * element_bytes_ + way_->passing_buffers * passing_bytes_;
   bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
   bytes += aligned(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   for (size_t i = 0; i < group_.group.operands.size(); ++i) {
@@ -144,16 +144,13 @@ void RowRun::set_up(Desk& desk, char* memory) const {
     return taken;
   };
   const size_t own = group_.group.operands.size();
-  const auto element_bytes = static_cast<int64_t>(aligned(static_cast<size_t>(element_bytes_)));
-  const auto passing_bytes = static_cast<int64_t>(aligned(static_cast<size_t>(passing_bytes_)));
   const size_t row_bytes = static_cast<size_t>(way_->row_buffers * padded(block_) * size_);
   std::vector<char*> frames;
   for (const auto& stage : way_->stages) frames.push_back(take(stage.code->frame_size_));
   char* const rows = take(row_bytes);
-  desk.spread_buffers =
-      take(is_short_ ? static_cast<size_t>(way_->row_buffers * element_bytes) : 0);
-  char* const elements = take(static_cast<size_t>(way_->element_buffers * element_bytes));
-  desk.passing_buffers = take(static_cast<size_t>(way_->passing_buffers * passing_bytes));
+  desk.spread_buffers = take(is_short_ ? way_->row_buffers * element_bytes_ : 0);
+  char* const elements = take(way_->element_buffers * element_bytes_);
+  desk.passing_buffers = take(way_->passing_buffers * passing_bytes_);
   char* const partials = take(way_->folds.size() * static_cast<size_t>(classes_ * size_));
   char* const spare = take(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   if (desk.row_buffers == nullptr) {
@@ -182,13 +179,13 @@ void RowRun::set_up(Desk& desk, char* memory) const {
           p = row_buffer(desk, more.index);
           if (!stage.over_rows) made.moving.push_back({pointer, p, 0, size_, true});
           break;
-        case Role::spread_buffer: p = desk.spread_buffers + more.index * element_bytes; break;
+        case Role::spread_buffer: p = desk.spread_buffers + more.index * element_bytes_; break;
         case Role::element_buffer:
-          p = desk.element_buffers + more.index * element_bytes;
+          p = element_buffer(desk, more);
           if (!is_short_) made.moving.push_back({pointer, p, 0, padded(columns_) * size_, true});
           break;
         case Role::passing_buffer:
-          p = desk.passing_buffers + more.index * passing_bytes;
+          p = element_buffer(desk, more);
           made.passing.emplace_back(pointer, p);
           break;
         case Role::operand: break;
@@ -495,8 +492,10 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
   };
   each_fold(frame, true, [&](uint16_t number, const Fold& its) {
     const uint16_t operand = its.from.index;
-    fold(number, its, frame.pointers()[operand], group_.group.operands[operand].dtype,
-         ends_[operand]);
+    const DType dtype = group_.group.operands[operand].dtype;
+    const char* const from = frame.pointers()[operand];
+    const int64_t bytes = block.count * columns_ * static_cast<int64_t>(dtype_size(dtype));
+    fold(number, its, from, dtype, readable(operand, from + bytes));
   });
   if (frame.stage->is_empty) return;
   for (const auto& [pointer, buffer] : frame.stage->spreads) {
@@ -504,12 +503,8 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
   }
   range(frame, {0, block.count * columns_});
   each_fold(frame, false, [&](uint16_t number, const Fold& its) {
-    const bool kept = its.from.role == Role::element_buffer;
-    const auto bytes =
-        static_cast<int64_t>(aligned(static_cast<size_t>(kept ? element_bytes_ : passing_bytes_)));
-    const char* const from =
-        (kept ? desk.element_buffers : desk.passing_buffers) + its.from.index * bytes;
-    fold(number, its, from, kernels_.own, from + bytes);
+    const char* const from = element_buffer(desk, its.from);
+    fold(number, its, from, kernels_.own, from + element_bytes_);
   });
 }
 
@@ -522,9 +517,7 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
     if (frame.stage->folds.empty()) {
       range(frame, columns);
     } else {
-      each_fold(frame, true, [&](uint16_t fold, const Fold& its) {
-        if (!its.over_rows) fold_operand_row(frame, fold, columns, desk.partials);
-      });
+      fold_operand_rows(desk, frame, columns);
       const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
       for (int64_t at = columns.begin; at < columns.end && !frame.stage->is_empty; at += class_) {
         part(desk, frame, one, {at, std::min(at + class_, columns.end)});
@@ -548,21 +541,21 @@ void RowRun::fold_operands_down(Desk& desk, const StageFrame& frame, const Block
   });
 }
 
-// Some classes of a row of an operand.
-void RowRun::fold_operand_row(const StageFrame& frame, uint16_t fold, Span columns,
-                              char* partials) const {
-  const Fold& its = way_->folds[fold];
-  const uint16_t operand = its.from.index;
-  const DType dtype = group_.group.operands[operand].dtype;
-  const auto size = static_cast<int64_t>(dtype_size(dtype));
-  const auto kernel = kernels_of(its).rows[static_cast<size_t>(dtype)];
-  const char* const from = frame.pointers()[operand] + columns.begin * size;
+// Some classes of a row of each operand that is folded over columns.
+void RowRun::fold_operand_rows(const Desk& desk, const StageFrame& frame, Span columns) const {
   const int64_t whole = columns.length() / class_, left = columns.length() % class_;
-  char* const to = partials + (fold * classes_ + columns.begin / class_) * size_;
-  if (whole > 0) kernel(to, from, whole, class_, class_ * size, ends_[operand]);
-  if (left > 0) {
-    kernel(to + whole * size_, from + whole * class_ * size, 1, left, 0, ends_[operand]);
-  }
+  each_fold(frame, true, [&](uint16_t fold, const Fold& its) {
+    if (its.over_rows) return;
+    const uint16_t operand = its.from.index;
+    const DType dtype = group_.group.operands[operand].dtype;
+    const auto size = static_cast<int64_t>(dtype_size(dtype));
+    const auto kernel = kernels_of(its).rows[static_cast<size_t>(dtype)];
+    const char* const from = frame.pointers()[operand] + columns.begin * size;
+    const char* const end = readable(operand, from + columns.length() * size);
+    char* const to = desk.partials + (fold * classes_ + columns.begin / class_) * size_;
+    if (whole > 0) kernel(to, from, whole, class_, class_ * size, end);
+    if (left > 0) kernel(to + whole * size_, from + whole * class_ * size, 1, left, 0, end);
+  });
 }
 
 // At most a class of a row.
@@ -572,14 +565,11 @@ void RowRun::part(Desk& desk, StageFrame& frame, const Block& row, Span columns)
   }
   range(frame, columns);
   each_fold(frame, false, [&](uint16_t fold, const Fold& its) {
-    const bool kept = its.from.role == Role::element_buffer;
-    const auto element_bytes = static_cast<int64_t>(aligned(static_cast<size_t>(element_bytes_)));
-    const auto passing_bytes = static_cast<int64_t>(aligned(static_cast<size_t>(passing_bytes_)));
-    const int64_t in_block = (row.in_unit) % block_;
-    const char* const buffer = kept
-                                   ? desk.element_buffers + its.from.index * element_bytes +
-                                         in_block * padded(columns_) * size_ + columns.begin * size_
-                                   : desk.passing_buffers + its.from.index * passing_bytes;
+    int64_t at = 0;
+    if (its.from.role == Role::element_buffer) {
+      at = row.in_unit % block_ * padded(columns_) + columns.begin;
+    }
+    const char* const buffer = element_buffer(desk, its.from) + at * size_;
     if (its.over_rows) {
       fold_down(desk, fold, buffer, kernels_.own, 0, row, columns);
     } else {
@@ -675,9 +665,7 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
               for (int64_t c = at; c < std::min(at + claim, self.classes_); ++c) {
                 const Span columns{c * self.class_, std::min((c + 1) * self.class_, self.columns_)};
                 self.fold_operands_down(desk, frame, its.row, columns);
-                self.each_fold(frame, true, [&](uint16_t fold, const Fold& of) {
-                  if (!of.over_rows) self.fold_operand_row(frame, fold, columns, desk.partials);
-                });
+                self.fold_operand_rows(desk, frame, columns);
                 if (!frame.stage->is_empty) self.part(desk, frame, its.row, columns);
               }
             }

@@ -105,7 +105,7 @@ class RowRun {
   template <class Do>
   void each_fold(const StageFrame& frame, bool operands, Do&& act) const;
   void part(Desk& desk, StageFrame& frame, const Block& row, Span columns);
-  void fold_operand_row(const StageFrame& frame, uint16_t fold, Span columns, char* partials) const;
+  void fold_operand_rows(const Desk& desk, const StageFrame& frame, Span columns) const;
   void fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
                           Span columns) const;
   void finish_row(const Desk& desk, const StageFrame& frame, int64_t in_block) const;
@@ -113,6 +113,16 @@ class RowRun {
                  const Block& block, Span columns) const;
   char* chunk_of(const Desk& desk, uint16_t fold, int64_t chunk) const;
   void end_chunk(const Desk& desk, uint16_t fold, int64_t chunk, bool last, Span columns) const;
+  char* element_buffer(const Desk& desk, const StageOperand& buffer) const {
+    return buffer.role == Role::element_buffer
+               ? desk.element_buffers + buffer.index * element_bytes_
+               : desk.passing_buffers + buffer.index * passing_bytes_;
+  }
+  // Up to where a fold may read of an operand of which it folds what is before `end`: what others
+  // may be writing is left alone.
+  const char* readable(uint16_t operand, const char* end) const {
+    return group_.written[operand] ? end : ends_[operand];
+  }
   char* row_buffer(const Desk& desk, uint16_t buffer) const {
     return desk.row_buffers + buffer * padded(block_) * size_;
   }
@@ -133,8 +143,8 @@ class RowRun {
   const int64_t classes_;                    // of a row
   const bool is_short_;                      // rows are put end to end
   int64_t block_ = 1;                        // rows that go through the stages together
-  int64_t element_bytes_ = 0;                // of a buffer of elements
-  int64_t passing_bytes_ = 0;                // of a passing one
+  size_t element_bytes_ = 0;                 // of a buffer of elements
+  size_t passing_bytes_ = 0;                 // of a passing one
   int64_t unit_rows_ = 1;                    // of an item
   int64_t units_per_plane_ = 1, units_ = 1;  // of rows
   int64_t strips_ = 1;                       // of columns

@@ -37,9 +37,6 @@ class Splitting {
     for (size_t i = count; i-- > 0;) stages[i] = build(i);
     for (Stage& stage : stages) {
       if (stage.group.nodes.empty() && stage.folds.empty()) continue;
-      for (const uint16_t fold : stage.folds) {
-        result_.folds[fold].stage = static_cast<uint16_t>(result_.stages.size());
-      }
       result_.stages.push_back(std::move(stage));
     }
     return std::move(result_);
@@ -104,7 +101,7 @@ class Splitting {
       const Node& node = group_.nodes[i];
       if (node.kind == NodeKind::fold) {
         sinks_[elements_of(turns_[node.a])].push_back(static_cast<uint16_t>(i));
-        Fold fold{node.op, node.b != kRows, {}, 0, {}, 0};
+        Fold fold{node.op, node.b != kRows, {}, 0, {}};
         if (!fold.over_rows) fold.result = result_.row_buffers++;
         folds_[i] = static_cast<uint16_t>(result_.folds.size());
         if (!fold.over_rows) row_buffers_[i] = fold.result;

@@ -27,7 +27,7 @@ enum class Manner : uint8_t { short_rows, keeping, computing };
 
 struct StageOperand {
   Role role;
-  uint16_t index;  // of the operand, the buffer or the fold
+  uint16_t index;  // of the operand or the buffer
 };
 
 struct Stage {
@@ -45,7 +45,6 @@ struct Fold {
   StageOperand from;             // an operand, or a buffer of elements
   uint16_t result;               // over columns: the row buffer
   std::vector<uint16_t> stored;  // over rows: the operands that it is stored to
-  uint16_t stage;
 };
 
 struct Stages {
