@@ -145,6 +145,56 @@ def program_cases() -> Iterator[common.Case]:
                         yield common.Case("backward", cell, backward, operands, 1.0)
 
 
+# Of images, NCHW or with the channels last, where group norm is not recorded.
+CHANNEL_NORMS = {
+    "batch norm": "F.batch_norm(x, mean, variance, weight, bias, True)",
+    "batch norm in eval": "F.batch_norm(x, mean, variance, weight, bias, False)",
+    "group norm": "F.group_norm(x, 8, weight, bias)",
+}
+
+
+def channel_norm_cases() -> Iterator[common.Case]:
+    for name, expression in CHANNEL_NORMS.items():
+        for label, dtype in DTYPES.items():
+            for place in ("", " last") if "batch" in name else ("",):
+                for size in (100_000, 1_000_000, 10_000_000):
+
+                    def operands(
+                        device: torch.device,
+                        size: int = size,
+                        dtype: torch.dtype = dtype,
+                        expression: str = expression,
+                        last: bool = bool(place),
+                    ) -> dict[str, Any]:
+                        form = torch.channels_last if last else torch.contiguous_format
+                        x, grad = (
+                            torch.randn(size // 50_000, 64, 28, 28, dtype=dtype)
+                            .to(memory_format=form)
+                            .to(device)
+                            for _ in range(2)
+                        )
+                        names = {k: torch.ones(64).to(device) for k in ("weight", "bias")}
+                        running = {k: torch.ones(64).to(device) for k in ("mean", "variance")}
+                        leaves = {k: t.clone().requires_grad_() for k, t in names.items()}
+                        leaves["x"] = x.clone().requires_grad_()
+                        value = eval(expression, {**NAMES, **running, **leaves})
+                        used = tuple(leaves.values())
+                        return {
+                            **names,
+                            **running,
+                            "F": torch.nn.functional,
+                            "x": x,
+                            "grad": grad,
+                            "value": value,
+                            "leaves": used,
+                        }
+
+                    cell = f"{name} {label}{place} {size:.0e}"
+                    yield common.Case("forward", cell, f"r = {expression}; finish()", operands, 1.0)
+                    call = "torch.autograd.grad(value, leaves, grad, retain_graph=True)"
+                    yield common.Case("backward", cell, f"r = {call}; finish()", operands, 1.0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -154,7 +204,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    cases = [*broadcast_cases(), *reduction_cases(), *program_cases()]
+    cases = [*broadcast_cases(), *reduction_cases(), *program_cases(), *channel_norm_cases()]
     cases = [case for case in cases if arguments.k in f"{case.group} {case.name}"]
     if not cases:
         parser.error(f"no cell has {arguments.k!r} in its name")

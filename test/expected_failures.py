@@ -58,6 +58,16 @@ REFEREED: dict[str, str] = {
         )
     },
     **{
+        f"ops:{unit}:bfloat16": "torch rounds the mean and the scale of a channel to bfloat16 "
+        "before it applies them; the device computes in float32 and rounds once"
+        for unit in (
+            "_native_batch_norm_legit",
+            "native_batch_norm",
+            "nn.functional.batch_norm",
+            "nn.functional.instance_norm",
+        )
+    },
+    **{
         f"ops:{unit}:*": "of one element the mean is the element: the device's difference is 0, "
         "torch's x * scale - mean * scale is not"
         for unit in ("native_layer_norm", "nn.functional.layer_norm")

@@ -9,15 +9,21 @@ from common import HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 # One process that is a group of its own, so that no port has to be free.
-# A process that ends with a group that is still there may, rarely, abort: Gloo's threads.
+# It ends without static destructors: what still refers to a group (a subgroup, DDP's reducer)
+# outlives destroy_process_group, and Gloo, whose threads then still run, may, rarely, abort.
 GROUP = """
-    import atexit, os, tempfile, torch
+    import atexit, os, sys, tempfile, torch
     import torch.distributed as dist
 
     def start(**options):
         dist.init_process_group(init_method="file://" + tempfile.mktemp(), rank=0, world_size=1,
                                 **options)
-        atexit.register(dist.destroy_process_group)
+        atexit.register(end)
+
+    def end():
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(1 if hasattr(sys, "last_value") else 0)
 """
 # Without the package, with it through `import torch`, and with it after torch's own modules.
 ORDERS = {

@@ -8,6 +8,7 @@
 
 #include "aten/block.h"
 #include "aten/memory_overlap.h"
+#include "atlas/op_table.h"
 
 namespace hologram::aten {
 
@@ -18,6 +19,11 @@ std::optional<DType> foldable_dtype(c10::ScalarType type) {
     case c10::ScalarType::Short: return DType::i16;
     default: return group_dtype(type);
   }
+}
+
+bool is_real(c10::ScalarType type) {
+  const auto dtype = group_dtype(type);
+  return dtype && (kReal & dtype_bit(*dtype)) != 0;
 }
 
 std::optional<DimSet> dim_set(const at::Tensor& tensor, c10::OptionalArrayRef<int64_t> dims) {

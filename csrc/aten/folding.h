@@ -20,6 +20,8 @@ namespace hologram::aten {
 
 // The dtypes that folds read: those of groups, and narrow integers.
 std::optional<DType> foldable_dtype(c10::ScalarType type);
+// Whether groups compute numbers of a type that has fractions.
+bool is_real(c10::ScalarType type);
 
 // A set of dimensions, one bit each.
 using DimSet = uint64_t;

@@ -86,6 +86,7 @@ void register_pointwise() {
   register_composites();
   register_reductions();
   register_row_programs();
+  register_channel_norms();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

@@ -82,7 +82,7 @@ View Builder::fold(Op op, View value, Dimensions dimensions, Spread spread) {
 
 View Builder::copy(const View& value) {
   const View result = temporary(compute_);
-  list_.push_back({kCopy, compute_, 1, count_, {}, result, {value, {}, {}}});
+  list_.push_back({kCopy, compute_, 1, count_, {}, result, {value, {}, {}}, dimensions_});
   return result;
 }
 

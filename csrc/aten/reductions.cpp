@@ -110,11 +110,6 @@ View norm(Builder& b, const Folding& f, View x, double order) {
 
 // ---- their dtypes ----
 
-bool is_real(ScalarType type) {
-  const auto dtype = group_dtype(type);
-  return dtype && (kReal & dtype_bit(*dtype)) != 0;
-}
-
 // The dtype in which a type's values are folded; none for those of others.
 std::optional<DType> fold_compute(ScalarType type) {
   const auto dtype = foldable_dtype(type);

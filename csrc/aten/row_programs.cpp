@@ -15,6 +15,7 @@
 
 #include "aten/block.h"
 #include "aten/folding.h"
+#include "aten/norms.h"
 #include "aten/overloads.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
@@ -24,32 +25,7 @@ namespace {
 
 using at::ScalarType;
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
-
-bool is_real(const Tensor& tensor) {
-  const auto dtype = group_dtype(tensor.scalar_type());
-  return dtype && (kReal & dtype_bit(*dtype)) != 0;
-}
-
-bool is_given(const OptionalTensor& tensor) {
-  return tensor && tensor->defined();
-}
-
-// A contiguous tensor of real numbers on the device of another, with so many elements.
-bool is_vector(const Tensor& tensor, int64_t count, const Tensor& beside) {
-  return tensor.device() == beside.device() && is_real(tensor) && tensor.numel() == count &&
-         is_plain_strided(tensor.unsafeGetTensorImpl()) && tensor.is_contiguous() &&
-         operand_block(tensor.unsafeGetTensorImpl()) != nullptr;
-}
-bool is_vector(const OptionalTensor& tensor, int64_t count, const Tensor& beside) {
-  return !is_given(tensor) || is_vector(*tensor, count, beside);
-}
-
-View by(View value, Spread spread) {
-  value.spread = spread;
-  return value;
-}
 
 // ---- softmax ----
 
@@ -92,8 +68,9 @@ View log_softmax_backward(Builder& b, const Folding& f, View grad, View output) 
 
 bool record_softmax(BuildSoftmax build, const Tensor& x, const Tensor* y, int64_t dim,
                     const Target& to) {
-  if (!is_real(x) || (y != nullptr && (y->scalar_type() != x.scalar_type() ||
-                                       y->sizes() != x.sizes() || y->device() != x.device()))) {
+  if (!is_real(x.scalar_type()) ||
+      (y != nullptr && (y->scalar_type() != x.scalar_type() || y->sizes() != x.sizes() ||
+                        y->device() != x.device()))) {
     return false;
   }
   const auto set = dim_set(x, at::IntArrayRef(dim));
@@ -168,45 +145,12 @@ std::optional<Dimensions> normalized(const Tensor& input, at::IntArrayRef shape)
   return Dimensions{1, input.numel() / columns, columns};
 }
 
-// The dtype of a norm's statistics and of its parameters: that of the input, or float32 beside half
-// precision. None for mixtures that torch refuses.
-std::optional<ScalarType> parameter_type(const Tensor& input,
-                                         std::initializer_list<const OptionalTensor*> parameters) {
-  std::optional<ScalarType> type;
-  for (const OptionalTensor* parameter : parameters) {
-    if (!is_given(*parameter)) continue;
-    if (type && *type != (*parameter)->scalar_type()) return std::nullopt;
-    type = (*parameter)->scalar_type();
-  }
-  if (!type) return input.scalar_type();
-  const bool mixed = *type == at::kFloat && at::isReducedFloatingType(input.scalar_type());
-  if (*type != input.scalar_type() && !mixed) return std::nullopt;
-  return type;
-}
-
-struct Moments {
-  View distance, scale, mean;  // x - mean of each element; 1 / sqrt(variance + eps), and the mean
-};
-// Of rows.
-Moments moments(Builder& b, const View& x, const Dimensions& space, double eps) {
-  const DType compute = b.compute();
-  const int64_t count = space.rows * space.columns;
-  const View n = b.number(static_cast<double>(space.columns));
-  const View mean = b.apply(Op::div, {b.fold(Op::add, x, space, kRows), n});
-  b.enter(compute, count, space);
-  const View distance = b.apply(Op::sub, {x, by(mean, kRows)});
-  const View squares = b.fold(Op::add, b.apply(Op::mul, {distance, distance}), space, kRows);
-  const View variance = b.apply(Op::div, {squares, n});
-  const View scale = b.apply(Op::rsqrt, {b.apply(Op::add, {variance, b.number(eps)})});
-  return {distance, scale, mean};
-}
-
 bool record_layer_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                        const OptionalTensor& bias, double eps, Three& results) {
   const auto space = normalized(input, shape);
   const auto type = parameter_type(input, {&weight, &bias});
-  if (!space || !type || !is_real(input) || !is_vector(weight, space->columns, input) ||
-      !is_vector(bias, space->columns, input)) {
+  if (!space || !type || !is_real(input.scalar_type()) ||
+      !is_vector(weight, space->columns, input) || !is_vector(bias, space->columns, input)) {
     return false;
   }
   const auto folding = Folding::of(input, 0, true);
@@ -251,7 +195,7 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
                                 const OptionalTensor& weight, std::array<bool, 3> wanted,
                                 Three& results) {
   const auto space = normalized(input, shape);
-  if (!space || !is_real(input) || grad.scalar_type() != input.scalar_type() ||
+  if (!space || !is_real(input.scalar_type()) || grad.scalar_type() != input.scalar_type() ||
       grad.sizes() != input.sizes() || grad.device() != input.device() ||
       !is_vector(mean, space->rows, input) || !is_vector(scale, space->rows, input) ||
       !is_vector(weight, space->columns, input) || !(wanted[0] || wanted[1] || wanted[2])) {

@@ -6,5 +6,6 @@ namespace hologram::aten {
 // Called once, before register_delegates().
 void register_reductions();
 void register_row_programs();
+void register_channel_norms();
 
 }  // namespace hologram::aten

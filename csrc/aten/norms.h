@@ -1,0 +1,38 @@
+// What norms have in common: their operands, and the moments of rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+
+#include "aten/builder.h"
+#include "atlas/operands.h"
+
+namespace hologram::aten {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+bool is_given(const OptionalTensor& tensor);
+
+// A contiguous tensor of real numbers on the device of another, with so many elements.
+bool is_vector(const at::Tensor& tensor, int64_t count, const at::Tensor& beside);
+bool is_vector(const OptionalTensor& tensor, int64_t count, const at::Tensor& beside);
+
+// A value, or an operand, as one of another spread.
+View by(View value, Spread spread);
+
+// The dtype of a norm's statistics and of its parameters: that of the input, or float32 beside half
+// precision. None for mixtures that torch refuses.
+std::optional<c10::ScalarType> parameter_type(
+    const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters);
+
+struct Moments {
+  View distance, scale, mean;  // x - mean of each element; 1 / sqrt(variance + eps), and the mean
+};
+// Of rows.
+Moments moments(Builder& b, const View& x, const Dimensions& space, double eps);
+
+}  // namespace hologram::aten
