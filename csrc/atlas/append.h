@@ -113,6 +113,11 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
     if (static_cast<int>(i) >= operands.arity) {
       instruction.in[i] = kNothing;
     } else if (in.block == nullptr && in.temporary == 0) {
+      if (in.layout == Layout::dense) [[unlikely]] {
+        spreads |= unsigned{in.spread} << (3 + 3 * i);
+        instruction.in[i] = kPosition;
+        continue;
+      }
       instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
     } else {
       const Spread spread = in.layout == Layout::scalar ? kOne : in.spread;

@@ -25,6 +25,11 @@ Overlaps overlaps_of(const Program& program) {
   return all;
 }
 
+// Whether a dtype is what a compute type computes in.
+bool is_own(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i64;
+}
+
 void check_group(const Group& group, size_t number) {
   std::set<uint16_t> stored;
   for (size_t i = 0; i < group.nodes.size(); ++i) {
@@ -54,6 +59,11 @@ void check_group(const Group& group, size_t number) {
         require(op_info(node.op).fold != nullptr, "there is no such fold: group", number);
         require(node.b == kRows || node.b == kColumns || node.b == kPlanesAndColumns,
                 "a fold has no such result: group", number);
+        break;
+      case NodeKind::position:
+        require(node.b == kColumns || node.b == kRows, "there is no such position: group", number);
+        require(compute_type_of(node.dtype) == group.compute_type && is_own(node.dtype),
+                "a position is of another dtype: group", number);
         break;
       default: break;
     }
@@ -212,6 +222,13 @@ void validate(const Program& program) {
             "many results go to one element: instruction", i);
     for (int k = 0; k < arity; ++k) {
       const Source source = instruction.in[static_cast<size_t>(k)];
+      if (source == kPosition) {
+        const Spread spread = instruction.spread(static_cast<size_t>(k));
+        require(instruction.structure != 0 && (spread == kColumns || spread == kRows),
+                "a position has no dimensions: instruction", i);
+        require(is_own(instruction.dtype), "a position is of another dtype: instruction", i);
+        continue;
+      }
       const bool immediate = (source & kImmediate) != 0;
       require(immediate ? size_t{source & ~unsigned{kImmediate}} < program.specials.size()
                         : source < program.accesses.size(),

@@ -33,7 +33,7 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
     const Node& node = draft.nodes[i];
     if (!live[i] || node.kind == NodeKind::load || node.kind == NodeKind::immediate) continue;
     const int arity = arity_of(node);
-    live[node.a] = true;
+    if (arity > 0) live[node.a] = true;
     if (arity > 1) live[node.b] = true;
     if (arity > 2) live[node.c] = true;
   }
@@ -71,7 +71,7 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
     } else if (node.kind == NodeKind::immediate) {
       member.immediates.push_back(draft.immediates[node.a]);
       node.a = static_cast<uint16_t>(member.immediates.size() - 1);
-    } else {
+    } else if (node.kind != NodeKind::position) {
       const int arity = arity_of(node);
       node.a = renamed[node.a];
       if (node.kind != NodeKind::fold) node.b = arity > 1 ? renamed[node.b] : uint16_t{0};

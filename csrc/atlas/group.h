@@ -16,6 +16,8 @@
 // the lower one until one is left. A row that is longer than a class (kClassBytes of the compute
 // type) is folded class by class. Down the rows, each chunk of kFoldRows is folded in order.
 // Classes and chunks are joined two neighbours at a time, until one is left.
+//
+// A position is a number of the compute type: of an f32 group one is exact up to 2^24.
 #pragma once
 
 #include <cstdint>
@@ -77,6 +79,7 @@ enum class NodeKind : uint8_t {
   cast,       // a: value of the same compute type; rounds it to the node's dtype
   store,      // a: value, b: operand. Converts as load does. Defines no value.
   fold,       // op over the elements of value a; b: spread of the result
+  position,  // b: kColumns, its column, or kRows, its row in its plane. Of the compute type's dtype
 };
 
 // Node i defines value i. Values are used after their definition only. Every load reads what memory
@@ -116,7 +119,7 @@ inline bool is_structured(const Group& group) {
     if (operand.layout == Layout::dense && operand.spread != kEach) return true;
   }
   for (const Node& node : group.nodes) {
-    if (node.kind == NodeKind::fold) return true;
+    if (node.kind == NodeKind::fold || node.kind == NodeKind::position) return true;
   }
   return false;
 }

@@ -43,7 +43,7 @@ class Grouping {
     if (strided(instruction.out)) return program_.accesses[instruction.out].shape;
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
-      if ((source & kImmediate) == 0 && strided(source)) return program_.accesses[source].shape;
+      if (is_access(source) && strided(source)) return program_.accesses[source].shape;
     }
     return 0;
   }
@@ -78,7 +78,7 @@ class Grouping {
 
   // The value that a source is while it is in flight.
   ValueId flying(Source source) const {
-    if ((source & kImmediate) != 0 || !states_[source].in_flight) return kNoValue;
+    if (!is_access(source) || !states_[source].in_flight) return kNoValue;
     return states_[source].latest;
   }
   // Whether an instruction can read a value as its operand `index` in the value's group, or one
@@ -118,6 +118,7 @@ class Grouping {
           node.a = static_cast<uint16_t>(target.immediates.size() - 1);
           break;
         case NodeKind::fold: node.a = static_cast<uint16_t>(node.a + base); break;
+        case NodeKind::position: break;
         default:
           node.a = static_cast<uint16_t>(node.a + base);
           node.b = static_cast<uint16_t>(node.b + base);
@@ -157,7 +158,7 @@ class Grouping {
     Constraints result;
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
-      if ((source & kImmediate) != 0) continue;
+      if (!is_access(source)) continue;
       if (const ValueId id = flying(source);
           id != kNoValue && may_read(id, instruction, static_cast<size_t>(i), level)) {
         if (result_.values[id].group != joins) result.values.push_back(result_.values[id].group);
@@ -212,7 +213,7 @@ class Grouping {
     };
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
-      if ((source & kImmediate) != 0) continue;
+      if (!is_access(source)) continue;
       if (const ValueId id = flying(source); id != kNoValue) {
         consider(result_.values[id].group, true);
       }
@@ -265,7 +266,9 @@ class Grouping {
     Spread spread = 0;
     const uint16_t values[] = {node.a, node.b, node.c};
     for (int k = 0; k < arity_of(node); ++k) spread |= draft.spreads[values[k]];
-    if (node.kind == NodeKind::fold) spread = static_cast<Spread>(node.b);
+    if (node.kind == NodeKind::fold || node.kind == NodeKind::position) {
+      spread = static_cast<Spread>(node.b);
+    }
     return push(draft, node, spread);
   }
 
@@ -309,6 +312,9 @@ class Grouping {
       draft.immediates.push_back(number);
       const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
       return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
+    }
+    if (source == kPosition) {
+      return emit(draft, {NodeKind::position, Op{}, dtype, 0, uint16_t{instruction.spread(index)}});
     }
     const ValueId id = flying(source);
     if (id != kNoValue && result_.values[id].group == group &&

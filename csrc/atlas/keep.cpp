@@ -56,7 +56,8 @@ class Walk {
         result[2 + i] = program_.immediates[source & ~kImmediate];
         result[1] |= uint64_t{1} << (32 + i);
       } else {
-        result[2 + i] = uint64_t{source} << 32 | static_cast<uint32_t>(writer(source));
+        const int32_t from = is_access(source) ? writer(source) : -1;
+        result[2 + i] = uint64_t{source} << 32 | static_cast<uint32_t>(from);
       }
     }
     return result;
@@ -74,7 +75,7 @@ void mark_unread(Program& program) {
     Instruction& instruction = program.code[i];
     for (size_t k = 0; k < instruction.arity; ++k) {
       const Source source = instruction.in[k];
-      if ((source & kImmediate) != 0) continue;
+      if (!is_access(source)) continue;
       walk.each_writer(source, [&](size_t writer) { program.code[writer].kept = 0; });
     }
     instruction.kept = 1;

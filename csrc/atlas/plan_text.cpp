@@ -38,6 +38,8 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
     } else if (node.kind == NodeKind::fold) {
       text = typed(op_info(node.op).fold) + " " + names[node.a] +
              spread_name(static_cast<Spread>(node.b));
+    } else if (node.kind == NodeKind::position) {
+      text = typed("position") + spread_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::cast) {
       text = typed("cast") + " " + names[node.a];
     } else {

@@ -170,9 +170,11 @@ std::vector<std::string> describe(const Program& program) {
     for (int i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
       if (i != 0) text += ", ";
-      text += (source & kImmediate) != 0
+      const Spread spread = instruction.spread(static_cast<size_t>(i));
+      text += source == kPosition ? std::string("position") + spread_name(spread)
+              : (source & kImmediate) != 0
                   ? describe_immediate(program.immediates[source & ~kImmediate], instruction.dtype)
-                  : describe_access(program, source, instruction.spread(static_cast<size_t>(i)));
+                  : describe_access(program, source, spread);
     }
     lines.push_back(text + ")");
   }

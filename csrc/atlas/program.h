@@ -20,10 +20,15 @@ namespace hologram {
 
 struct BlockState;
 
-// An index into Program::accesses, or with the highest bit set one into Program::immediates.
+// An index into Program::accesses, or with the highest bit set one into Program::immediates, or the
+// position of each element in the instruction's space: its row or its column, as the spread says.
 using Source = uint16_t;
 inline constexpr Source kImmediate = 0x8000;
 inline constexpr Source kNothing = 0x7fff;
+inline constexpr Source kPosition = 0x7ffe;
+constexpr bool is_access(Source source) noexcept {
+  return source < kPosition;
+}
 
 // What an instruction computes: a row of the op table, the fold of one, or `copy`, which converts
 // its source to the dtype of its destination (fill is a copy of an immediate).

@@ -190,7 +190,7 @@ void Runner::drop_failed(Program& program, const Failures& unwritable, Failures&
     std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
     for (int i = 0; i < instruction.arity && !failure; ++i) {
       const Source source = instruction.in[static_cast<size_t>(i)];
-      if ((source & kImmediate) == 0) failure = failures[program.accesses[source].slot];
+      if (is_access(source)) failure = failures[program.accesses[source].slot];
     }
     if (failure) {
       failures[slot] = std::move(failure);

@@ -50,6 +50,11 @@ void check(const Group& group, const TypeKernels& kernels) {
         require(node.b < group.operands.size(), "an operand that is not there");
         require(group.operands[node.b].layout != Layout::scalar, "a store to a scalar");
         break;
+      case NodeKind::position:  // of a stage (cpu/stages.h)
+        require(node.a < group.operands.size() && node.dtype == kernels.own &&
+                    kernels.position != nullptr,
+                "a position that is not there");
+        break;
       case NodeKind::fold: require(false, "a fold in a group without dimensions"); break;
       case NodeKind::compute: {
         require(static_cast<size_t>(node.op) < kOpInfos.size(), "an unknown operation");

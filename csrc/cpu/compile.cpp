@@ -130,6 +130,10 @@ void GroupCompiler::lay_out() {
         if (is_exact(operand.dtype, node.dtype)) value.place = place_of(operand.dtype);
         reads_at(node.a) += value.place == Place::nowhere ? 1 : value.uses;
       }
+    } else if (node.kind == NodeKind::position) {
+      use(node.a).loaded = true;
+      value.where = {node.a, 0, -1};
+      value.registers = 1;
     } else {
       int most = 0, count = 0;
       for (int k = 0; k < arity_of(node); ++k) {
@@ -154,7 +158,8 @@ void GroupCompiler::lay_out() {
 bool GroupCompiler::is_clean_unrounded(const Node& node) const {
   switch (node.kind) {
     case NodeKind::load: return (kClean & dtype_bit(group_.operands[node.a].dtype)) != 0;
-    case NodeKind::immediate: return true;
+    case NodeKind::immediate:
+    case NodeKind::position: return true;
     default: break;
   }
   for (int k = 0; k < arity_of(node); ++k) {
@@ -306,6 +311,10 @@ void GroupCompiler::emit_node(int v, int own) {
       rounded = is_exact(from, node.dtype);
       break;
     }
+    case NodeKind::position:
+      push(kernels_.position, value.where);
+      rounded = true;
+      break;
     case NodeKind::cast:
       emit(node.a);
       release(node.a);

@@ -55,6 +55,7 @@ struct TypeKernels {
   DType own;  // the dtype of the compute type
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;
+  AnyCode position;  // the place of each element in an operand that has no memory (cpu/stages.h)
   AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
   AnyCode store_exact;               // of bf16, from values that it can hold; f32 only
   AnyCode unary[kOpCount];

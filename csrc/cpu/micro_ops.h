@@ -97,6 +97,19 @@ struct MicroOps {
     HOLOGRAM_INLINE V at(long, V) const { return v.v; }
     Vec v;
   };
+  // How many elements behind address 0 each element is.
+  struct Position {
+    static constexpr bool kRolled = false;
+    HOLOGRAM_INLINE Position(const MicroOp& i, char* const* bases, long off)
+        : first(static_cast<T>((reinterpret_cast<intptr_t>(bases[i.x.pointer]) + off) /
+                               static_cast<long>(sizeof(T)))) {
+      for (int lane = 0; lane < Vec::kLanes; ++lane) first.v[lane] += static_cast<T>(lane);
+    }
+    HOLOGRAM_INLINE V at(long k, V) const {
+      return first.v + Vec(static_cast<T>(k * Vec::kLanes)).v;
+    }
+    Vec first;
+  };
   template <DType dtype>
   struct Store {
     using L = Lanes<T, dtype, W>;
@@ -618,6 +631,7 @@ struct MicroOps {
       add_dtype<DType::f32>(kernels);
       add_dtype<DType::f64>(kernels);
     }
+    if constexpr (!std::is_same_v<T, uint8_t>) kernels.position = code_of<Position>();
     if constexpr (std::is_same_v<T, float>) {
       kernels.round_clean = code_of<RoundClean>();
       kernels.store_clean = code_of<StoreClean>();

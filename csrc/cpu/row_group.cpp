@@ -64,6 +64,8 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   way.row_buffers = parts.row_buffers;
   way.element_buffers = parts.element_buffers;
   way.passing_buffers = parts.passing_buffers;
+  way.row_numbers = parts.row_numbers;
+  way.has_columns = parts.has_columns;
   std::vector<bool> is_spread(way.row_buffers);
   for (Stage& stage : parts.stages) {
     StageCode made;

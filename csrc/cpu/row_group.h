@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct RowGroup {
     std::vector<StageCode> stages;
     std::vector<Fold> folds;
     uint16_t row_buffers = 0, element_buffers = 0, passing_buffers = 0;
+    std::optional<uint16_t> row_numbers;
+    bool has_columns = false;
   };
 
   RowGroup(const Group& group, Isa isa);

@@ -29,6 +29,24 @@ char* before(char* buffer, int64_t bytes) {
   return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(buffer) -
                                  static_cast<uintptr_t>(bytes));
 }
+// The place so many bytes behind one that need not be in memory.
+char* behind(char* place, int64_t bytes) {
+  return before(place, -bytes);
+}
+
+template <class T>
+void write_numbers(char* to, int64_t first, int64_t count) {
+  T* const numbers = reinterpret_cast<T*>(to);
+  for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<T>(first + i);
+}
+// first, first + 1 ... in a compute type's dtype.
+void write_numbers(DType own, char* to, int64_t first, int64_t count) {
+  switch (own) {
+    case DType::f32: return write_numbers<float>(to, first, count);
+    case DType::f64: return write_numbers<double>(to, first, count);
+    default: return write_numbers<int64_t>(to, first, count);
+  }
+}
 
 }  // namespace
 
@@ -125,6 +143,7 @@ size_t RowRun::desk_bytes() const {
   bytes += way_->element_buffers * element_bytes_ + way_->passing_buffers * passing_bytes_;
   bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
   bytes += aligned(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
+  bytes += columns_bytes();
   for (size_t i = 0; i < group_.group.operands.size(); ++i) {
     if (is_repeated(i)) bytes += aligned(repeated_bytes(i));
   }
@@ -160,6 +179,13 @@ void RowRun::set_up(Desk& desk, char* memory) const {
     desk.partials = partials;
     std::memset(rows, 0, row_bytes);
   }
+  desk.columns = nullptr;
+  if (columns_bytes() != 0) {
+    desk.columns = take(columns_bytes());
+    for (int64_t row = 0; row < block_; ++row) {
+      write_numbers(kernels_.own, desk.columns + row * columns_ * size_, 0, columns_);
+    }
+  }
   for (uint16_t i = 0; i < own; ++i) {
     if (is_repeated(i)) desk.repeated.push_back({i, take(repeated_bytes(i)), nullptr});
   }
@@ -188,6 +214,7 @@ void RowRun::set_up(Desk& desk, char* memory) const {
           p = element_buffer(desk, more);
           made.passing.emplace_back(pointer, p);
           break;
+        case Role::columns: p = desk.columns; break;
         case Role::operand: break;
       }
       operands.push_back(p);
@@ -316,6 +343,7 @@ void RowRun::item(Desk& desk, int64_t number) {
   for (int64_t first = begin; first < end; first += block_) {
     const int64_t n = std::min(block_, end - first);
     const Block block{first, n, first - begin, first + n == end};
+    number_rows(desk, first, n);
     for (StageFrame& frame : desk.stages) {
       if (frame.stage->over_rows) {
         rows_stage(frame, first, n);
@@ -325,6 +353,18 @@ void RowRun::item(Desk& desk, int64_t number) {
         long_rows(desk, frame, block, columns);
       }
     }
+  }
+}
+
+// Writes the number of each row of a block in its plane.
+void RowRun::number_rows(const Desk& desk, int64_t first, int64_t count) const {
+  if (!way_->row_numbers) return;
+  char* const to = row_buffer(desk, *way_->row_numbers);
+  for (int64_t done = 0; done < count;) {
+    const int64_t row = (first + done) % plane_rows_;
+    const int64_t n = std::min(count - done, plane_rows_ - row);
+    write_numbers(kernels_.own, to + done * size_, row, n);
+    done += n;
   }
 }
 
@@ -398,7 +438,7 @@ void RowRun::tail(StageFrame& frame, int64_t at, int64_t n) const {
   const int64_t lanes = kernels_.lanes;
   const size_t own = group_.group.operands.size();
   for (const OperandUse& use : code.uses_) {
-    char* const data = bases[use.operand] + at * use.size;
+    char* const data = behind(bases[use.operand], at * use.size);
     // Buffers have room for whole tiles. What is behind the elements is read where it is the
     // operand's, and nobody writes it.
     if (use.operand >= own || is_repeated(use.operand) ||
@@ -643,6 +683,7 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
     const int64_t in_unit = in_plane % unit_rows_;
     const Block block{row, 1, in_unit, in_unit + 1 == unit_rows_ || in_plane + 1 == plane_rows_};
     for (Desk& desk : desks) desk.unit = unit;
+    number_rows(desks.front(), row, 1);
     for (size_t s = 0; s < way_->stages.size(); ++s) {
       if (way_->stages[s].over_rows) {
         rows_stage(desks.front().stages[s], row, 1);

@@ -57,7 +57,7 @@ class RowRun {
   struct Desk {
     Memory memory;
     std::vector<StageFrame> stages;
-    char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials;
+    char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials, *columns;
     std::vector<Repeated> repeated;
     char* spare;       // accumulators of chunks that are joined with a neighbour
     int64_t unit = 0;  // of the item: the chunks whose accumulators folds over rows go to
@@ -99,6 +99,8 @@ class RowRun {
   void place(StageFrame& frame, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
   void repeat(Desk& desk, int64_t plane) const;
+  size_t columns_bytes() const { return way_->has_columns && is_short_ ? element_bytes_ : 0; }
+  void number_rows(const Desk& desk, int64_t first, int64_t count) const;
   void range(StageFrame& frame, Span elements) const;
   void tail(StageFrame& frame, int64_t at, int64_t n) const;
   // Folds of a stage that read operands, or those that read buffers.

@@ -73,6 +73,7 @@ class Splitting {
         spread = operand.layout == Layout::scalar ? kOne : operand.spread;
       }
       last_ = std::max(last_, turn);
+      if (node.kind == NodeKind::position) spread = static_cast<Spread>(node.b);
       if (node.kind == NodeKind::fold) {
         spread = static_cast<Spread>(node.b);
         if (node.b == kRows) ++turn;
@@ -242,6 +243,15 @@ class Splitting {
       return push(b, {NodeKind::load, Op{}, dtype, buffer(b, role, index)});
     };
     if (node.kind == NodeKind::fold) return from_buffer(Role::row_buffer, row_buffers_.at(value));
+    if (node.kind == NodeKind::position && node.b == kRows) {
+      if (!result_.row_numbers) result_.row_numbers = result_.row_buffers++;
+      return from_buffer(Role::row_buffer, *result_.row_numbers);
+    }
+    if (node.kind == NodeKind::position) {
+      result_.has_columns = true;
+      if (is_short) return from_buffer(Role::columns, 0);
+      return push(b, {NodeKind::position, Op{}, own_, buffer(b, Role::columns, 0)});
+    }
     if (!b.stage.over_rows && by_row) {
       // A splat: converted before, over rows.
       const bool as_it_is =

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "atlas/group.h"
@@ -19,6 +20,8 @@ enum class Role : uint8_t {
   spread_buffer,   // the same, one for each element of a block of short rows
   element_buffer,  // a value for each element of a block
   passing_buffer,  // the same, between a stage's code and its folds only
+  columns,         // the column of each element: of short rows a buffer, of long ones no memory,
+                   // at the address 0, of which the place is the column (NodeKind::position)
 };
 
 // How a group goes through stages. Short rows are put end to end: a block of them is one row to the
@@ -51,6 +54,9 @@ struct Stages {
   std::vector<Stage> stages;  // that have anything to do, in order
   std::vector<Fold> folds;
   uint16_t row_buffers = 0, element_buffers = 0, passing_buffers = 0;
+  std::optional<uint16_t>
+      row_numbers;           // the row buffer that holds the row of each row in its plane
+  bool has_columns = false;  // there is an operand that is them
 };
 
 // Of a group with dimensions.

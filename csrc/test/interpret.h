@@ -128,6 +128,7 @@ T interpret_node(const Group& group, const Binding& binding, const Node& node, A
     }
     case NodeKind::cast: result = interpret_round(value(node.a), node.dtype); break;
     case NodeKind::fold:
+    case NodeKind::position:
     case NodeKind::store: break;
   }
   return result;
@@ -173,6 +174,12 @@ void interpret_rows_as(const Group& group, const Binding& binding) {
         } else {
           value[i] = value[i - columns];
         }
+      }
+      continue;
+    }
+    if (node.kind == NodeKind::position) {
+      for (size_t i = 0; i < count; ++i) {
+        value[i] = static_cast<T>(node.b == kColumns ? i % columns : i / columns % rows);
       }
       continue;
     }

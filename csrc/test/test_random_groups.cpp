@@ -160,7 +160,8 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
           b.store(x, outside(node.b));
           break;
         }
-        case NodeKind::fold: break;  // not in groups without dimensions
+        case NodeKind::fold:
+        case NodeKind::position: break;  // not in groups without dimensions
       }
       const Binding binding{operands.data(), &immediate,  whole.count,
                             whole.rank,      whole.sizes, strides.data()};

@@ -29,6 +29,7 @@ struct RowBuilder : Builder {
   uint16_t fold(Op op, uint16_t value, Spread result = kRows) {
     return add({NodeKind::fold, op, own(), value, result});
   }
+  uint16_t position(Spread its) { return add({NodeKind::position, Op{}, own(), 0, its}); }
 };
 
 Scene scene_of(const Group& group, Shape shape, Random& random) {
@@ -178,5 +179,55 @@ TEST(rows_of_truth) {
     const uint16_t z = b.op(Op::logical_not, DType::b8, y);
     b.store(b.op(Op::logical_or, DType::b8, x, z), b.spread(DType::b8, kEach));
     CHECK(equal_on_all(b.group, shape, random));
+  }
+}
+
+// The first place of the greatest element of each row: two folds, of which the second reads
+// positions.
+TEST(rows_first_of_the_greatest) {
+  Random random(6);
+  for (const ComputeType type : {ComputeType::f32, ComputeType::f64, ComputeType::i64}) {
+    for (const Shape shape : kShapes) {
+      RowBuilder b(type);
+      const uint16_t x =
+          b.load(b.operand(type == ComputeType::f32 ? DType::bf16 : b.own()), b.own());
+      const uint16_t is_most = b.op(Op::eq, DType::b8, x, b.fold(Op::maximum, x));
+      const uint16_t at =
+          b.op(Op::where, b.own(), is_most, b.position(kColumns), b.immediate(b.own()));
+      b.store(b.fold(Op::minimum, at), b.spread(DType::i64, kRows));
+      b.store(at, b.spread(b.own(), kEach));
+      CHECK(equal_on_all(b.group, shape, random));
+    }
+  }
+}
+
+// Positions beside operands of each spread, alone, and folded both ways.
+TEST(rows_positions) {
+  Random random(7);
+  for (const ComputeType type : {ComputeType::f32, ComputeType::f64, ComputeType::i64}) {
+    for (const Shape shape : kShapes) {
+      for (const Spread which : {kColumns, kRows}) {
+        for (const Spread target :
+             {kRows, kColumns, shape.planes == 1 ? kEach : kPlanesAndColumns}) {
+          RowBuilder b(type);
+          const uint16_t at = b.position(which), x = b.load(b.operand(b.own()));
+          const uint16_t wanted = b.load(b.spread(DType::i32, target), b.own());
+          const uint16_t hit = b.op(Op::le, DType::b8, at, wanted);
+          const uint16_t value = b.op(Op::where, b.own(), hit, x, at);
+          b.store(value, b.spread(b.own(), kEach));
+          b.store(at, b.spread(DType::i64, kEach));
+          b.store(b.fold(Op::add, value), b.spread(b.own(), kRows));
+          b.store(b.fold(Op::maximum, at), b.spread(DType::i16, kRows));
+          const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+          b.store(b.fold(Op::minimum, value, down), b.spread(b.own(), down));
+          b.store(b.fold(Op::add, at, down), b.spread(b.own(), down));
+          CHECK(equal_on_all(b.group, shape, random));
+          RowBuilder c(type);  // nothing has its dimensions but the position
+          const uint16_t y = c.operand(c.own());
+          c.store(c.op(Op::mul, c.own(), c.load(y), c.position(which)), y);
+          CHECK(equal_on_all(c.group, shape, random));
+        }
+      }
+    }
   }
 }
