@@ -39,7 +39,7 @@ BROADCASTS = {
     "[B,T,D] + [B,1,D]": lambda n: ((8, n // 512, 64), (8, 1, 64)),
     "[B,H,T,T] + [B,1,T,T]": lambda n: ((4, n // 10_000, 50, 50), (4, 1, 50, 50)),
 }
-REDUCTIONS = ("sum", "mean", "amax", "var")
+REDUCTIONS = ("sum", "mean", "amax", "var", "argmax", "max.dim")
 PLACES = {"all": "", "rows": "1", "columns": "0"}
 
 # Of x, weight and bias; `parts` are primitives.
@@ -90,13 +90,15 @@ def broadcast_cases() -> Iterator[common.Case]:
 def reduction_cases() -> Iterator[common.Case]:
     for name in REDUCTIONS:
         for place, dims in PLACES.items():
+            if name == "max.dim" and not dims:
+                continue
             for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
 
                 def operands(device: torch.device, size: int = size) -> dict[str, Any]:
                     columns = min(1000, size // 10)
                     return {"x": torch.randn(size // columns, columns).to(device)}
 
-                call = "max" if name == "amax" and not dims else name
+                call = "max" if name == "max.dim" or (name == "amax" and not dims) else name
                 statement = f"r = x.{call}({dims}); finish()"
                 yield common.Case(
                     "reduction", f"{name} {place} {size:.0e}", statement, operands, 1.0

@@ -57,6 +57,8 @@ OVER_ROWS = {
     "amin",
     "aminmax",
     "any",
+    "argmax",
+    "argmin",
     "count_nonzero",
     "linalg_vector_norm",
     "max",

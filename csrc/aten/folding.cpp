@@ -144,6 +144,15 @@ void Folding::find_space() {
   }
 }
 
+std::optional<View> Folding::position() const {
+  size_t folded = 0;
+  for (const Factor& factor : factors_) folded += factor.folded;
+  if (folded != 1 || !has_space()) return std::nullopt;
+  View view{nullptr, 0, view_.dtype, Layout::dense};
+  view.spread = factors_.back().folded ? kColumns : kRows;
+  return view;
+}
+
 View Folding::source(Builder& b) const {
   if (!copies_) return view_;
   View from = view_;

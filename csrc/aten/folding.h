@@ -57,6 +57,10 @@ class Folding {
     return value;
   }
 
+  // Of each element, which it is of those that are folded with it, as an operand beside elements;
+  // none where they are not neighbours in the space.
+  std::optional<View> position() const;
+
   int64_t count() const { return count_; }
   int64_t kept() const { return kept_; }             // elements of the result
   int64_t folded() const { return count_ / kept_; }  // elements of each of them

@@ -7,5 +7,6 @@ namespace hologram::aten {
 void register_reductions();
 void register_row_programs();
 void register_channel_norms();
+void register_arg_reductions();
 
 }  // namespace hologram::aten
