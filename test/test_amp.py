@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import HologramTestCase
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -213,7 +213,103 @@ class TestGradScaler(HologramTestCase):
         self.assertEqual(other.get_scale(), 64.0)
 
 
+class TestScalerOperators(HologramTestCase):
+    """The operators of GradScaler: recorded, with the results of torch's kernels."""
+
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    @parametrize("bad", [None, torch.inf, -torch.inf, torch.nan])
+    def test_unscale(self, dtype, bad):
+        for scale in (0.25, 1.0):
+            for place in (0, 3, 5):
+                generator = torch.Generator().manual_seed(place)
+                shapes = [(7,), (64, 65), (), (40_000,), (1,), (3, 5)]
+                grads = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+                # As large as they get: what is finite is not found, whatever its sum would be.
+                grads[1].view(-1)[:9] = torch.finfo(dtype).max
+                if bad is not None:
+                    grads[place].view(-1)[-1] = bad
+                results = {}
+                for device in ("cpu", "hologram"):
+                    mine = [grad.to(device).clone() for grad in grads]
+                    found = torch.zeros((), device=device)
+                    inverse = torch.tensor(scale, device=device)
+                    torch.hologram.reset_fallback_report()
+                    torch._amp_foreach_non_finite_check_and_unscale_(mine, found, inverse)
+                    self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
+                    results[device] = [grad.cpu() for grad in mine], found.cpu()
+                self.assertEqual(results["hologram"], results["cpu"], rtol=0, atol=0)
+                self.assertEqual(results["hologram"][1].item(), float(bad is not None))
+
+    def test_what_was_found_stays(self):
+        found = torch.ones(1, device="hologram")
+        half = torch.tensor(0.5, device="hologram")
+        torch._amp_foreach_non_finite_check_and_unscale_([half.clone()], found, half)
+        self.assertEqual(found.item(), 1)
+
+    def test_more_gradients_than_a_window_holds(self):
+        grads = [torch.full((3,), float(i), device="hologram") for i in range(2000)]
+        grads[1999][1] = torch.inf
+        found, half = torch.zeros(1, device="hologram"), torch.tensor(0.5, device="hologram")
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, half)
+        self.assertEqual(found.item(), 1)
+        self.assertEqual([grad[0].item() for grad in grads], [i / 2 for i in range(2000)])
+
+    def test_update(self):
+        largest = torch.finfo(torch.float32).max
+        cases = [
+            (scale, tracker, found, growth)
+            for scale in (8.0, 3e38, largest, 1e-30, torch.inf)
+            for tracker in (0, 1, 2)
+            for found in (0.0, 1.0, 2.0)
+            for growth in (2.0, 1.0 + 2.0**-26, 1.0 + 2.0**-25, 1.1)
+        ]
+        for scale, tracker, found, growth in cases:
+            results = {}
+            for device in ("cpu", "hologram"):
+                mine = torch.tensor(scale, device=device)
+                count = torch.tensor(tracker, dtype=torch.int32, device=device)
+                flag = torch.tensor(found, device=device)
+                torch.hologram.reset_fallback_report()
+                same = torch._amp_update_scale_(mine, count, flag, growth, 0.3, 2)
+                self.assertIs(same, mine)
+                self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
+                results[device] = mine.cpu(), count.cpu()
+            what = (scale, tracker, found, growth)
+            self.assertEqual(results["hologram"], results["cpu"], rtol=0, atol=0, msg=str(what))
+
+    @parametrize("clips", [False, True])
+    @parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad"])
+    def test_a_fused_step_reads_nothing(self, kind, clips):
+        """From the loss to the new scale nobody waits; any other step reads what was found."""
+        for fused in (True, False):
+            parameters = [torch.nn.Parameter(torch.ones(n, device="hologram")) for n in (40, 50)]
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            options = {"fused": True} if fused else {"foreach": True}
+            optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, **options)
+            scaler = torch.amp.GradScaler("hologram", init_scale=4.0)
+            loss = torch.ones((), device="hologram")
+
+            def step(scaler=scaler, optimizer=optimizer, parameters=parameters, loss=loss):
+                scaler.scale(loss)
+                if clips:
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+
+            step()
+            torch.hologram.synchronize()
+            torch.hologram.reset_fallback_report()
+            explained = torch.hologram.explain(step)
+            reasons = [flush.reason for flush in explained.flushes]
+            self.assertEqual(reasons, ["end"] if fused else ["read", "end"])
+            self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
+            self.assertLessEqual(explained.passes, 12 if clips else 9)
+
+
 instantiate_parametrized_tests(TestAutocast)
+instantiate_parametrized_tests(TestScalerOperators)
 
 if __name__ == "__main__":
     run_tests()

@@ -47,6 +47,8 @@ CASES: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "AdamW": (torch.optim.AdamW, {"weight_decay": 0.1}, {}),
     "AdamW amsgrad": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}, {}),
     "AdamW capturable": (torch.optim.AdamW, {"weight_decay": 0.1}, {"capturable": True}),
+    "Adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1}, {}),
+    "Adagrad decay": (torch.optim.Adagrad, {"weight_decay": 0.1, "maximize": True}, {}),
     "SGD": (torch.optim.SGD, {}, {}),
     "SGD momentum": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}, {}),
     "SGD nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}, {}),
@@ -127,20 +129,21 @@ class TestSteps(OptimizerTestCase):
         ours, seen = self.train("hologram", make, **options, **device_options)
         theirs, _ = self.train("cpu", make, **options)
         self.assertEqual(ours, theirs)
-        if not (form == "foreach" and "amsgrad" in case):  # clamp_min_ of tensors is not recorded
-            self.assertEqual(seen, [{}] * 4)
+        self.assertEqual(seen, [{}] * 4)
         with hologram.eager():
             eager, _ = self.train("hologram", make, **options, **device_options)
         self.assertBits(ours, eager)
 
     @parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-    @parametrize("case", ["Adam amsgrad", "AdamW", "SGD momentum"])
+    @parametrize("case", ["Adam amsgrad", "AdamW", "Adagrad", "SGD momentum"])
     def test_dtypes(self, case, dtype):
         make, options, _ = CASES[case]
         options = {"lr": 0.01, "fused": True, **options}
-        # torch's fused SGD for the CPU (2.13) computes something else for halves.
-        steps = 1 if make is torch.optim.SGD else 4
-        compute = torch.float32 if make is torch.optim.SGD and dtype.itemsize == 2 else dtype
+        # torch's fused SGD for the CPU (2.13) computes something else for halves, and its Adagrad
+        # rounds the learning rate and eps to them, but in the last few elements.
+        alike = make in (torch.optim.Adam, torch.optim.AdamW) or dtype.itemsize != 2
+        steps = 4 if alike else 1
+        compute = dtype if alike else torch.float32
         ours, seen = self.train("hologram", make, dtype, steps, **options)
         theirs, _ = self.train("cpu", make, dtype, steps, compute, **options)
         theirs = [result.to(mine.dtype) for mine, result in zip(ours, theirs, strict=True)]
@@ -191,17 +194,109 @@ class TestSteps(OptimizerTestCase):
         seen.fill_(100)
         self.assertEqual(parameter.detach().cpu(), torch.full((8,), 0.99))
 
-    @parametrize("name", KINDS)
-    def test_few_passes(self, name):
-        """One over the counts, one over what is made of numbers, one over the parameters."""
-        make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
-        parameters = [torch.nn.Parameter(torch.ones(n, device="hologram")) for n in range(1, 29)]
+
+# By name: the optimizer and its options. No form of theirs waits for the device.
+OPTIONS: dict[str, tuple[type, dict[str, Any]]] = {
+    "Adadelta": (torch.optim.Adadelta, {}),
+    "Adadelta decay": (torch.optim.Adadelta, {"weight_decay": 0.1, "maximize": True}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+    "Adagrad decay": (
+        torch.optim.Adagrad,
+        {"lr_decay": 0.1, "weight_decay": 0.1, "maximize": True},
+    ),
+    "Adam": (torch.optim.Adam, {}),
+    "Adam decay": (torch.optim.Adam, {"weight_decay": 0.1, "betas": (0.4, 0.99)}),
+    "Adam amsgrad": (torch.optim.Adam, {"amsgrad": True, "maximize": True}),
+    "AdamW": (torch.optim.AdamW, {"weight_decay": 0.1}),
+    "AdamW amsgrad": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "Adamax decay": (torch.optim.Adamax, {"weight_decay": 0.1, "maximize": True}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "NAdam decay": (torch.optim.NAdam, {"weight_decay": 0.1, "maximize": True}),
+    "NAdam decoupled": (
+        torch.optim.NAdam,
+        {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "RAdam": (torch.optim.RAdam, {}),
+    "RAdam decay": (torch.optim.RAdam, {"weight_decay": 0.1, "maximize": True}),
+    "RAdam decoupled": (
+        torch.optim.RAdam,
+        {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "RMSprop": (torch.optim.RMSprop, {}),
+    "RMSprop momentum": (torch.optim.RMSprop, {"momentum": 0.9, "weight_decay": 0.1}),
+    "RMSprop centered": (torch.optim.RMSprop, {"centered": True, "maximize": True}),
+    "Rprop": (torch.optim.Rprop, {}),
+    "Rprop maximize": (torch.optim.Rprop, {"maximize": True}),
+    "SGD": (torch.optim.SGD, {}),
+    "SGD momentum": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}),
+    "SGD nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+}
+FUSED = (torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+
+
+class TestPasses(OptimizerTestCase):
+    """Every form of a step goes over the parameters once, however many there are."""
+
+    COUNT, LEAST = 12, 40  # the sizes tell the passes over parameters from those over numbers
+
+    def explained(self, make: type, **options: Any) -> tuple[int, int]:
+        """Passes over the parameters, and over what there is one of for each of them."""
+        sizes = range(self.LEAST, self.LEAST + self.COUNT)
+        parameters = [torch.nn.Parameter(torch.ones(n, device="hologram")) for n in sizes]
+        if options.get("differentiable"):  # torch writes no leaves then
+            parameters = [parameter.detach() for parameter in parameters]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        optimizer = make(parameters, lr=torch.tensor(0.1, device="hologram"), fused=True)
+        optimizer = make(parameters, **options)
         optimizer.step()
+        optimizer.step()  # a first step of momentum is another one
         hologram.synchronize()
-        self.assertLessEqual(hologram.explain(optimizer.step).passes, 2 if name == "sgd" else 3)
+        hologram.reset_fallback_report()
+        explained = hologram.explain(optimizer.step)
+        self.assertEqual([flush.reason for flush in explained.flushes], ["end"])
+        self.assertEqual(hologram.fallback_report().operators(DELEGATED), {})
+        over = [f"[{self.LEAST}]" in part.space for part in explained.flushes[0].passes]
+        return sum(over), len(over) - sum(over)
+
+    @parametrize("case", list(OPTIONS))
+    def test_few_passes(self, case):
+        make, options = OPTIONS[case]
+        # Counts of steps of the host are numbers of the program, those of the device one pass.
+        for counts, device_options in ((0, {}), (1, {"capturable": True})):
+            if counts == 1 and make in (torch.optim.Adagrad, torch.optim.SGD):
+                continue
+            for form in ({"foreach": True}, {"foreach": False}, {"differentiable": True}):
+                if make is torch.optim.Adamax and "differentiable" in form:
+                    continue  # which joins two tensors to take the larger elements
+                found = self.explained(make, **options, **device_options, **form)
+                self.assertEqual(found, (1, counts), msg=f"{device_options} {form}")
+        if make in FUSED:
+            # What the counts become is in float64, as in torch's kernels: a pass of its own.
+            numbers = make is not torch.optim.Adagrad or "lr_decay" in options
+            counts = 0 if make is torch.optim.SGD else 1 + numbers
+            self.assertEqual(self.explained(make, **options, fused=True), (1, counts))
+
+    def test_a_learning_rate_on_the_device(self):
+        for make in FUSED:
+            rate = torch.tensor(0.1, device="hologram")
+            over, others = self.explained(make, lr=rate, fused=True)
+            self.assertEqual(over, 1)
+            self.assertLessEqual(others, 1 if make is torch.optim.SGD else 2)
+
+    def test_averages(self):
+        """ASGD: a capturable step overwrites what it has read, on the host it is read."""
+        for form in (True, False):
+            found = self.explained(torch.optim.ASGD, capturable=True, foreach=form)
+            self.assertEqual(found, (1, 2 if form else 3))
+
+    @parametrize("case", [case for case in OPTIONS if OPTIONS[case][0] in FUSED])
+    def test_fused_as_the_others(self, case):
+        """The forms compute one thing."""
+        make, options = OPTIONS[case]
+        fused, _ = self.train("hologram", make, lr=0.01, **options, fused=True)
+        loop, _ = self.train("hologram", make, lr=0.01, **options, foreach=False)
+        self.assertEqual(fused, loop)
 
 
 class TestCalls(OptimizerTestCase):
@@ -370,7 +465,7 @@ class TestCalls(OptimizerTestCase):
 
 
 class TestGradScaler(OptimizerTestCase):
-    @parametrize("case", ["Adam", "AdamW amsgrad", "SGD", "SGD momentum"])
+    @parametrize("case", ["Adam", "AdamW amsgrad", "Adagrad", "SGD", "SGD momentum"])
     def test_equals_the_cpu(self, case):
         """The second step finds an infinity: it changes nothing, and nobody has to know."""
         make, options, _ = CASES[case]
@@ -402,6 +497,7 @@ class TestGradScaler(OptimizerTestCase):
 
 
 instantiate_parametrized_tests(TestSteps)
+instantiate_parametrized_tests(TestPasses)
 instantiate_parametrized_tests(TestCalls)
 instantiate_parametrized_tests(TestGradScaler)
 

@@ -78,14 +78,18 @@ OVER_ROWS = {
     "var_mean",
 }
 OTHER_NATIVE = OVER_ROWS | {
+    "_amp_foreach_non_finite_check_and_unscale_",
+    "_amp_update_scale_",
     "_copy_from",
     "_copy_from_and_resize",
     "_efficientzerotensor",
     "_has_compatible_shallow_copy_type",
+    "_index_put_impl_",
     "_lazy_clone",
     "_local_scalar_dense",
     "_reshape_alias",
     "as_strided",
+    "cat",
     "copy_",
     "empty",
     "empty_strided",
@@ -231,7 +235,14 @@ def new_outs(form: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
 # Rows and compositions of rows with functions or roundings of the device's own, which are not the
 # CPU's bits; their accuracy and special values are tested in test_executor.py, their agreement with
 # torch in test/conformance.
-OWN_ARITHMETIC = {*ROWS, *_C.composites(), "_fused_adam", "_fused_adamw", "_fused_sgd"} - {"fma"}
+OWN_ARITHMETIC = {
+    *ROWS,
+    *_C.composites(),
+    "_fused_adagrad",
+    "_fused_adam",
+    "_fused_adamw",
+    "_fused_sgd",
+} - {"fma"}
 
 
 class TestTable(PointwiseTestCase):

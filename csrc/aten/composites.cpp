@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "aten/builder.h"
 #include "aten/numbers.h"
@@ -386,6 +387,16 @@ bool elu(const Target& to, const Tensor& self, const Scalar& alpha, const Scalar
 }
 HOLOGRAM_CHOICE(elu);
 
+// Bounds that are tensors: as of the two. Of the CPU they are torch's to refuse.
+bool clamp_min(const Target& to, const Tensor& self, const Tensor& low) {
+  return !low.is_cpu() && record_row(Op::maximum, self, &low, to.out, to.fresh);
+}
+HOLOGRAM_CHOICE(clamp_min);
+bool clamp_max(const Target& to, const Tensor& self, const Tensor& high) {
+  return !high.is_cpu() && record_row(Op::minimum, self, &high, to.out, to.fresh);
+}
+HOLOGRAM_CHOICE(clamp_max);
+
 // Has one bound or two.
 bool clamp(const Target& to, const Tensor& self, const std::optional<Scalar>& low,
            const std::optional<Scalar>& high) {
@@ -402,9 +413,9 @@ void register_composites() {
 }
 
 std::vector<std::string> composite_names() {
-  std::vector<std::string> names;
-  for (const Entry& entry : entries()) names.emplace_back(entry.name);
-  return names;
+  std::set<std::string> names;  // some are there with two kinds of operands
+  for (const Entry& entry : entries()) names.emplace(entry.name);
+  return {names.begin(), names.end()};
 }
 
 }  // namespace hologram::aten

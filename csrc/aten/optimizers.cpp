@@ -2,10 +2,10 @@
 // the canonicaliser makes one pass over memory, and equal steps of many parameters one batch.
 //
 // Formulas and their order are those of torch's CPU kernels (aten/src/ATen/native/cpu/
-// FusedAdamKernel.cpp, FusedSGDKernel.cpp): computed in float32 for half precision, in the
-// parameters' dtype otherwise, rounded where a tensor is written. What those kernels make of
-// numbers first, in double, is recorded too: no step waits for a tensor of the device, be it the
-// count of steps, the learning rate or amp's arguments.
+// FusedAdamKernel.cpp, FusedSGDKernel.cpp, FusedAdagradKernel.cpp): computed in float32 for half
+// precision, in the parameters' dtype otherwise, rounded where a tensor is written. What those
+// kernels make of numbers first, in double, is recorded too: no step waits for a tensor of the
+// device, be it the count of steps, the learning rate or amp's arguments.
 //
 // What recording declines - parameters of several layouts or dtypes, memory that a CPU tensor sees,
 // arguments that are wrong - goes to torch's kernel for the whole list.
@@ -74,11 +74,10 @@ bool prepare_steps(at::ArrayRef<TensorList> lists, c10::SmallVector<Step, 16>& s
   return true;
 }
 
-// The element of a tensor that has one, of one of the dtypes and where the parameters are. What
-// else may be given, and what is refused, is left to the delegate.
+// The element of a tensor that has one, for all of a parameter. What else may be given, and what is
+// refused, is left to the delegate.
 bool prepare_number(const Tensor& tensor, DTypeSet dtypes, const Window* window, View& view) {
-  if (!tensor.defined() || tensor.numel() != 1 || views_alike({&tensor}, &view) != window ||
-      (dtype_bit(view.dtype) & dtypes) == 0) {
+  if (!view_of_one(tensor, dtypes, window, view)) {
     return false;
   }
   view.layout = Layout::scalar;
@@ -240,9 +239,8 @@ struct AdamNumbers {
   std::optional<View> decay;
 };
 
-AdamNumbers adam_numbers(Builder& b, at::ArrayRef<Step> steps, DType compute, const AdamOptions& o,
-                         const Common& common) {
-  const auto count = static_cast<int64_t>(steps.size());
+// The counts of steps side by side. What follows is computed for each of them.
+View gathered_counts(Builder& b, at::ArrayRef<Step> steps) {
   const View numbers = b.temporary(DType::f32);
   b.enter(DType::f32, 1);
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -251,7 +249,13 @@ AdamNumbers adam_numbers(Builder& b, at::ArrayRef<Step> steps, DType compute, co
     place.layout = number.layout = Layout::dense;
     b.store(place, number);
   }
-  b.enter(DType::f64, count);
+  b.enter(DType::f64, static_cast<int64_t>(steps.size()));
+  return numbers;
+}
+
+AdamNumbers adam_numbers(Builder& b, at::ArrayRef<Step> steps, DType compute, const AdamOptions& o,
+                         const Common& common) {
+  const View numbers = gathered_counts(b, steps);
   const auto correction = [&](double beta) {
     return b.apply(Op::sub, {b.number(1), b.apply(Op::pow, {b.number(beta), numbers})});
   };
@@ -395,6 +399,63 @@ struct Sgd {
   }
 };
 
+struct AdagradOptions {
+  double lr_decay, weight_decay, eps;
+  bool maximize;
+};
+
+void adagrad_step(Builder& b, Recorder& recorder, const View* views, const AdagradOptions& o,
+                  const View& rate) {
+  const View &param = views[0], &sum = views[2];
+  View grad = recorder.gradient(views[1], o.maximize);
+  if (o.weight_decay != 0) {
+    grad = b.apply(Op::add, {grad, b.apply(Op::mul, {param, b.number(o.weight_decay)})});
+  }
+  const View squares = recorder.store(sum, b.apply(Op::add, {sum, b.apply(Op::mul, {grad, grad})}));
+  const View deviation = b.apply(Op::add, {b.apply(Op::sqrt, {squares}), b.number(o.eps)});
+  const View step = b.apply(Op::div, {b.apply(Op::mul, {rate, grad}), deviation});
+  recorder.store(param, b.apply(Op::sub, {param, step}));
+}
+
+template <class Lr>
+struct Adagrad {
+  static void call(TensorList self, TensorList grads, TensorList state_sums, TensorList state_steps,
+                   std::conditional_t<std::is_same_v<Lr, Tensor>, const Tensor&, double> lr,
+                   double lr_decay, double weight_decay, double eps, bool maximize,
+                   const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    static Service& here = *new Service("aten::_fused_adagrad_", overload<Lr>);
+    c10::SmallVector<Step, 16> steps;
+    Common common;
+    if (state_sums.size() != self.size() || !prepare_steps({self, grads, state_sums}, steps) ||
+        !prepare_numbers(state_steps, steps) || !common.prepare(steps, lr, grad_scale, found_inf)) {
+      here.delegate.run(self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, eps,
+                        maximize, grad_scale, found_inf);
+      return;
+    }
+    note_native(here.counter);
+    const AdagradOptions options{lr_decay, weight_decay, eps, maximize};
+    record_steps(steps, common, [&](Builder& b, at::ArrayRef<Step> some, DType compute) {
+      std::optional<View> rates;
+      if (lr_decay != 0) {
+        const View late = b.apply(Op::sub, {gathered_counts(b, some), b.number(1)});
+        const View divisor =
+            b.apply(Op::add, {b.number(1), b.apply(Op::mul, {late, b.number(lr_decay)})});
+        const View rate = common.device_rate.value_or(b.number(common.rate));
+        rates = kept(b, b.apply(Op::div, {rate, divisor}), compute);
+      } else if (common.device_rate) {
+        rates = kept(b, *common.device_rate, compute);
+      }
+      const Amp amp(b, common, compute);
+      for (size_t i = 0; i < some.size(); ++i) {
+        b.enter(compute, some[i].count);
+        Recorder recorder(b, amp, i);
+        adagrad_step(b, recorder, some[i].views.data(), options,
+                     rates ? element(*rates, i) : b.number(common.rate));
+      }
+    });
+  }
+};
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -402,6 +463,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_adam_.tensor_lr", &Adam<Tensor, false>::call);
   m.impl("_fused_adamw_", &Adam<double, true>::call);
   m.impl("_fused_adamw_.tensor_lr", &Adam<Tensor, true>::call);
+  m.impl("_fused_adagrad_", &Adagrad<double>::call);
+  m.impl("_fused_adagrad_.tensor_lr", &Adagrad<Tensor>::call);
   m.impl("_fused_sgd_", &Sgd<double>::call);
   m.impl("_fused_sgd_.tensor_lr", &Sgd<Tensor>::call);
 }

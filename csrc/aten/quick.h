@@ -312,6 +312,14 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
   Redispatch* const redispatch_;
 };
 
+// That of one of torch's at::_ops types, for a native kernel to hand over what it does not serve.
+template <class Op>
+QuickKernel<typename Op::schema>& quick_kernel() {
+  static auto* const kernel = new QuickKernel<typename Op::schema>(
+      c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name), &Op::redispatch);
+  return *kernel;
+}
+
 // The quick kernels by the full name of their operator, "aten::mm".
 using MakeQuickKernel = c10::KernelFunction (*)(const c10::OperatorHandle&);
 MakeQuickKernel find_quick_kernel(const std::string& name);

@@ -154,6 +154,14 @@ Window* views_alike(at::ArrayRef<const Tensor*> tensors, View* views) {
   return &current_window(first->device().index());
 }
 
+bool view_of_one(const Tensor& tensor, DTypeSet dtypes, const Window* window, View& view) {
+  if (!tensor.defined() || tensor.numel() != 1) {
+    return false;
+  }
+  const Tensor* const one[] = {&tensor};
+  return views_alike(one, &view) == window && (dtype_bit(view.dtype) & dtypes) != 0;
+}
+
 bool record_fill(const Tensor& out, const at::Scalar& value) {
   const auto* o = out.unsafeGetTensorImpl();
   const auto dtype = group_dtype(out.scalar_type());

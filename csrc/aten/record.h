@@ -30,6 +30,10 @@ bool record_any(Op op, at::ArrayRef<Argument> in, const at::Tensor* out, at::Ten
 // has to leave them to torch's kernel.
 Window* views_alike(at::ArrayRef<const at::Tensor*> tensors, View* views);
 
+// The element of a tensor that has one, of one of the dtypes and of this window's device. False for
+// others.
+bool view_of_one(const at::Tensor& tensor, DTypeSet dtypes, const Window* window, View& view);
+
 // out = value, out = src, converted.
 bool record_fill(const at::Tensor& out, const at::Scalar& value);
 bool record_copy(const at::Tensor& out, const at::Tensor& src);

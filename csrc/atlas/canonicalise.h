@@ -2,6 +2,8 @@
 //
 // Rules, each exact in bits:
 //   - A value that is read again while it is in flight is not loaded: bf16 values are kept rounded.
+//   - A tensor that was filled with a number is that number, where it is read as one element for
+//     all, or where nobody reads it but the program.
 //   - Equal values are computed once (the same operation on the same values); each store stays.
 //   - x * 1, x / 1, x - (+0), x + (-0) are x, unless denormals are taken for zeros; -(-x) is x;
 //     relu(relu(x)) is relu(x).

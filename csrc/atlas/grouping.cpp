@@ -343,12 +343,35 @@ class Grouping {
     return emit(draft, node);
   }
 
-  void add(const Instruction& instruction) {
-    const uint16_t shape = shape_of(instruction);
-    if (instruction.turn != turn_) {
-      turn_ = instruction.turn;
+  // The same with the numbers that it would read from memory, where nothing else may be: tensors
+  // that were filled, to be read as one element for all, or for nobody beside the program. Another
+  // one is read in the group that fills it.
+  Instruction with_numbers(Instruction instruction) const {
+    if (is_fold(instruction.code)) return instruction;
+    for (int i = 0; i < instruction.arity; ++i) {
+      const auto k = static_cast<size_t>(i);
+      const ValueId id = flying(instruction.in[k]);
+      if (id == kNoValue || result_.values[id].group < turn_begin_) continue;
+      const Value& value = result_.values[id];
+      const Draft& draft = result_.groups[value.group];
+      const Node& node = draft.nodes[value.node];
+      const bool stays = program_.slots[program_.accesses[value.access].slot].live;
+      if (node.kind == NodeKind::immediate && value.dtype == source_dtype(instruction, i) &&
+          draft.compute_type == compute_type_of(instruction.dtype) &&
+          (instruction.spread(k) != kEach || !stays)) {
+        instruction.in[k] = static_cast<Source>(kImmediate | draft.immediates[node.a]);
+      }
+    }
+    return instruction;
+  }
+
+  void add(const Instruction& recorded) {
+    if (recorded.turn != turn_) {
+      turn_ = recorded.turn;
       turn_begin_ = result_.groups.size();
     }
+    const Instruction instruction = with_numbers(recorded);
+    const uint16_t shape = shape_of(instruction);
     std::optional<size_t> chosen = choose(instruction, shape);
     if (!chosen) {
       chosen = result_.groups.size();

@@ -18,6 +18,7 @@ namespace hologram {
 //     vectorised loop and x86 maxps (torch's loop for tails and strided operands returns the
 //     first); hence they are not commutative in bits.
 //   relu: keeps NaN and -0, as torch's clamp_min(x, 0) does.
+//   sign: of NaN and of -0 it is +0, as torch's.
 //   sqrt: of torch up to 1 ulp off where it goes through MKL.
 //   exp2 to pow: of f64 by the C library.
 //   round: ties to even.
@@ -49,6 +50,8 @@ namespace hologram {
     .derivative = {"-g"})                                                                          \
   X(abs, 1, wrap_abs(x), .dtypes = kNumeric, .flags = kIdempotent, .exact = Exact::real,           \
     .derivative = {"g * where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))"})                          \
+  X(sign, 1, select(x > T(0), T(1), select(x < T(0), T(-1), T(0))), .dtypes = kNumeric,            \
+    .flags = kIdempotent, .exact = Exact::always, .derivative = {"0"})                             \
   X(relu, 1, select(x < T(0), T(0), x), .dtypes = kNumeric, .flags = kIdempotent,                  \
     .exact = Exact::always, .derivative = {"where(x <= 0.0, 0.0, g)"})                             \
   X(reciprocal, 1, T(1) / x, .dtypes = kFloating, .integers = Integers::promote,                   \

@@ -42,3 +42,42 @@ TEST(window_rounds_what_passes_through_a_narrower_dtype) {
   }
   drop(x);
 }
+
+TEST(grouping_a_number_that_was_stored_is_read_as_one) {
+  Stream s;
+  auto* x = s.filled({1, -2, 3});
+  for (const bool stays : {false, true}) {
+    auto* t = s.make(1);
+    auto* y = s.make(3);
+    const WindowStats before = s.window.stats();
+    s.window.record({kCopy, DType::f32, 1, 1, {}, dense(t), {number(4), {}, {}}});
+    View one = dense(t);
+    one.layout = Layout::scalar;
+    s.window.record(binary(Op::mul, 3, dense(y), dense(x), one));
+    if (!stays) drop(t);
+    CHECK_EQ(Stream::read(y)[1], -8.0f);
+    CHECK_EQ(s.window.stats().passes - before.passes, stays ? 2u : 1u);
+    if (stays) {
+      CHECK_EQ(Stream::read(t)[0], 4.0f);
+      drop(t);
+    }
+    drop(y);
+  }
+  drop(x);
+}
+
+TEST(grouping_a_number_is_not_read_where_memory_has_changed) {
+  Stream s;
+  auto* x = s.filled({1, -2, 3});
+  auto* t = s.make(1);
+  auto* y = s.make(3);
+  View one = dense(t);
+  one.layout = Layout::scalar;
+  s.window.record({kCopy, DType::f32, 1, 1, {}, dense(t), {number(4), {}, {}}});
+  s.window.record(binary(Op::add, 1, dense(t), dense(t), number(1)));
+  s.window.record(binary(Op::mul, 3, dense(y), dense(x), one));
+  drop(t);
+  CHECK_EQ(Stream::read(y)[1], -10.0f);
+  drop(x);
+  drop(y);
+}

@@ -7,7 +7,7 @@ import torch
 from programs.builder import Builder
 from programs.variable import FLOATS, HALVES, KIND, Variable, broadcast, promote
 
-UNARY_EXACT = ("neg", "abs", "relu", "reciprocal", "floor", "ceil", "trunc", "round")
+UNARY_EXACT = ("neg", "abs", "relu", "reciprocal", "floor", "ceil", "trunc", "round", "sign")
 UNARY_CLOSE = "sqrt rsqrt exp exp2 expm1 log log2 log1p tanh sigmoid erf sin cos".split()
 ACTIVATIONS = (
     "torch.nn.functional.silu({x})",

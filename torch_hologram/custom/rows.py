@@ -75,6 +75,7 @@ OF_NUMBERS: dict[str, Callable[..., float]] = {
     "maximum": max,
     "minimum": min,
     "round": round,
+    "sign": lambda x: float((x > 0) - (x < 0)),
 }
 
 # What other libraries call some of the functions.
