@@ -383,6 +383,7 @@ auto or_python_error(F&& call) {
 // What is read of an operation that could not be executed.
 [[noreturn]] void raise_failure(const Failure& failure) {
   TORCH_CHECK_WITH(OutOfMemoryError, !failure.out_of_memory, failure.what);
+  TORCH_CHECK_INDEX(!failure.out_of_range, failure.what);
   TORCH_CHECK(false, failure.what);
 }
 

@@ -221,8 +221,8 @@ View contiguous_view(const at::Tensor& tensor) {
                     *foldable_dtype(tensor.scalar_type()));
 }
 
-void record_built(Window& window, const Builder& builder) {
-  window.record(builder.list(), builder.temporaries());
+void record_built(Window& window, const Builder& builder, Check* check) {
+  window.record(builder.list(), builder.temporaries(), check);
   for (const Operands& operands : builder.list()) {
     run_if_shared(window, {&operands.out, 1});
     run_if_shared(window, operands.in);

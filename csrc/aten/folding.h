@@ -99,6 +99,6 @@ bool takes_result(const at::Tensor& out, c10::IntArrayRef sizes, c10::ScalarType
 View contiguous_view(const at::Tensor& tensor);
 
 // Records what was built.
-void record_built(Window& window, const Builder& builder);
+void record_built(Window& window, const Builder& builder, Check* check = nullptr);
 
 }  // namespace hologram::aten

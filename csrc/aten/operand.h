@@ -99,7 +99,7 @@ inline void run_if_shared(Window& window, std::span<const View> views) {
   for (const View& view : views) {
     if (view.block != nullptr && C10_UNLIKELY(is_shared(static_cast<const Block&>(*view.block)))) {
       window.flush(FlushReason::exported);
-      window.submitted().wait();  // whoever sees the memory may look at any time
+      window.submitted().finish();  // whoever sees the memory may look at any time
       return;
     }
   }

@@ -88,6 +88,7 @@ void register_pointwise() {
   register_row_programs();
   register_channel_norms();
   register_arg_reductions();
+  register_losses();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

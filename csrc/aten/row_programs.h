@@ -8,5 +8,6 @@ void register_reductions();
 void register_row_programs();
 void register_channel_norms();
 void register_arg_reductions();
+void register_losses();
 
 }  // namespace hologram::aten

@@ -12,7 +12,8 @@ Channels::Channels(Backend& backend, PlanCache& plans, Scratch& scratch)
       backend_(backend),
       plans_(plans),
       scratch_(scratch),
-      first_(backend, plans, scratch, several_ ? &lock_ : nullptr,
+      checks_(backend),
+      first_(backend, plans, scratch, checks_, several_ ? &lock_ : nullptr,
              StreamTable::priority(kDefaultStream)) {}
 
 Channels::~Channels() {
@@ -24,8 +25,8 @@ Channel& Channels::make(StreamId stream) {
   const std::lock_guard guard(making_);
   std::atomic<Channel*>& place = others_[place_of(stream)];
   if (Channel* const made = place.load(std::memory_order_relaxed)) return *made;
-  auto channel =
-      std::make_unique<Channel>(backend_, plans_, scratch_, &lock_, StreamTable::priority(stream));
+  auto channel = std::make_unique<Channel>(backend_, plans_, scratch_, checks_, &lock_,
+                                           StreamTable::priority(stream));
   if (capturing_) channel->window.start_capture();
   channel->next = last_made_.load(std::memory_order_relaxed);
   last_made_.store(channel.get(), std::memory_order_release);
@@ -72,6 +73,7 @@ void Channels::flush_and_wait(FlushReason reason, F&& wait) {
 
 static void wait_for_all_of(Channel& channel) {
   channel.queue->wait(channel.queue->last());
+  channel.queue->checks->raise();
 }
 
 void Channels::synchronize(StreamId stream) {
@@ -104,7 +106,7 @@ void Channels::flush(FlushReason reason) {
 }
 
 void Channels::finish(FlushReason reason) {
-  flush_and_wait(reason, [](Channel& channel) { channel.window.submitted().wait(); });
+  flush_and_wait(reason, [](Channel& channel) { channel.window.submitted().finish(); });
 }
 
 bool Channels::empty() const noexcept {

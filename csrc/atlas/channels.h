@@ -26,8 +26,11 @@
 namespace hologram {
 
 struct Channel {
-  Channel(Backend& backend, PlanCache& plans, Scratch& scratch, SpinLock* shared, int priority)
-      : queue(backend.make_queue(priority)), window(plans, *queue, scratch, shared) {}
+  Channel(Backend& backend, PlanCache& plans, Scratch& scratch, Checks& checks, SpinLock* shared,
+          int priority)
+      : queue(backend.make_queue(priority)), window(plans, *queue, scratch, shared) {
+    queue->checks = &checks;
+  }
 
   const std::unique_ptr<Queue> queue;
   Window window;
@@ -108,6 +111,7 @@ class Channels {
   Backend& backend_;
   PlanCache& plans_;
   Scratch& scratch_;
+  Checks checks_;
   SpinLock lock_;  // of the windows, where there are several
   Channel first_;  // the default stream's, or all streams'
   std::array<std::atomic<Channel*>, 2 * kPerPriority> others_{};

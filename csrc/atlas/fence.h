@@ -30,11 +30,18 @@ struct Fence {
       reach();
   }
 
+  // The same for the host, which looks at what programs have found (atlas/checks.h).
+  void finish() const {
+    if (ticket != 0) [[unlikely]]
+      reach_and_look();
+  }
+
   friend bool operator==(const Fence&, const Fence&) = default;
 
  private:
   bool reached() const noexcept;
   void reach() const;
+  void reach_and_look() const;
 };
 
 // Fences of several queues, of each the last.

@@ -21,6 +21,7 @@ namespace hologram {
 struct Failure {
   std::string what;
   bool out_of_memory = false;
+  bool out_of_range = false;
 };
 std::shared_ptr<const Failure> failure_of(const std::exception& error);
 

@@ -24,6 +24,7 @@ void OpenProgram::clear() noexcept {
   bytes = 0;
   comparisons = 0;
   origins.clear();
+  checks.clear();
 }
 
 SlotState& OpenProgram::state_of_temporary(uint16_t number) {

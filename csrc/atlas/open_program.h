@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atlas/block_state.h"
+#include "atlas/checks.h"
 #include "atlas/column.h"
 #include "atlas/immediates.h"
 #include "atlas/operands.h"
@@ -39,6 +40,7 @@ class OpenProgram {
   // Accesses that were compared with another one.
   size_t comparisons = 0;
   std::vector<std::string> origins;  // of instructions, while capturing
+  std::vector<Check> checks;
 
  private:
   SlotState& state_of(const View& view, uint64_t number);

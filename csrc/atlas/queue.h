@@ -13,6 +13,7 @@
 #include <string>
 
 #include "atlas/canonicalise.h"
+#include "atlas/checks.h"
 #include "atlas/export.h"
 #include "atlas/fence.h"
 #include "atlas/frame.h"
@@ -101,6 +102,8 @@ class Queue {
   // Returns when it is. Throws Error if anything up to now has failed that nobody has been told
   // of; it says which device and what it was (describe_pass). Once told, the queue goes on.
   virtual void wait(Ticket ticket) = 0;
+
+  Checks* checks = nullptr;  // of the queue's device, whose channel sets it
 };
 
 inline bool Fence::reached() const noexcept {
@@ -108,6 +111,10 @@ inline bool Fence::reached() const noexcept {
 }
 inline void Fence::reach() const {
   queue->wait(ticket);
+}
+inline void Fence::reach_and_look() const {
+  queue->wait(ticket);
+  if (queue->checks != nullptr) queue->checks->raise();
 }
 
 }  // namespace hologram

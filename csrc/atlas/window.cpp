@@ -51,7 +51,7 @@ Window* Window::pending_elsewhere(std::span<const Operands> list) const {
   return found;
 }
 
-void Window::record(std::span<const Operands> list, size_t temporaries) {
+void Window::record(std::span<const Operands> list, size_t temporaries, Check* check) {
   if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
     hook();
   std::string origin;
@@ -76,6 +76,8 @@ void Window::record(std::span<const Operands> list, size_t temporaries) {
         if (temporaries != 0) [[unlikely]]
           current_->begin_temporaries(temporaries);
         for (const Operands& operands : list) current_->append(operands, number);
+        if (check != nullptr) [[unlikely]]
+          current_->checks.push_back(std::move(*check));
         if (!origin.empty()) [[unlikely]]
           current_->origins.resize(current_->program.code.size(), origin);
         stats_.recorded += list.size();
@@ -118,6 +120,7 @@ void Window::flush(FlushReason reason) {
       hook();
   }
   std::shared_ptr<const Failure> raised;
+  std::vector<Check> checks;
   std::string origin;
   if (capturing_.load(std::memory_order_relaxed)) [[unlikely]]
     origin = locate_();
@@ -191,9 +194,31 @@ void Window::flush(FlushReason reason) {
       if (slot.live || !slot.inside) block->give_back_memory();
       delete block;
     }
+    checks.swap(running_->checks);
+    if (!checks.empty()) [[unlikely]]
+      submit_checks(checks, outcome.ticket, raised);
     running_->clear();
   }
   if (raised) raise_(*raised);
+  // What is done already is not waited for.
+  if (!checks.empty()) [[unlikely]]
+    queue_.checks->raise();
+}
+
+// Behind a program; of blocks that could not be computed there is nothing to be checked.
+void Window::submit_checks(const std::vector<Check>& checks, Ticket program,
+                           std::shared_ptr<const Failure>& raised) {
+  for (const Check& check : checks) {
+    if (program == 0 || check.block->failed.load(std::memory_order_acquire)) continue;
+    try {
+      const Ticket copied = queue_.checks->add(queue_, program, check);
+      const std::lock_guard guard(lock_);
+      if (!queue_.done(copied)) check.block->last_use.store({&queue_, copied});
+      submitted_.store(copied, std::memory_order_release);
+    } catch (const std::exception& error) {
+      if (!raised) raised = failure_of(error);
+    }
+  }
 }
 
 void Window::start_capture() {
@@ -209,7 +234,7 @@ std::vector<Flushed> Window::end_capture() {
 
 void Window::wait(BlockState& block) {
   const Fence fence = block.last_use.load();
-  fence.wait();
+  fence.finish();
   // A block that no window has touched may be touched now, under a lock that is not known here.
   Window* const window = block.window.load(std::memory_order_acquire);
   if (window == nullptr) return;

@@ -26,6 +26,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -78,6 +79,11 @@ class Window {
   using Raise = void (*)(const Failure&);
   static void set_raise(Raise raise) noexcept { raise_ = raise; }
 
+  [[noreturn]] static void throw_failure(const Failure& failure) {
+    raise_(failure);
+    std::abort();
+  }
+
   // Called at the beginning of each record(), outside all locks, while it is not null.
   using Hook = void (*)();
   static void set_before_record(Hook hook) noexcept {
@@ -104,7 +110,9 @@ class Window {
   // values that only these instructions use. Flushes when the window is full, or was recorded in
   // another FloatMode than the calling thread's, and flushes another window in which one of the
   // blocks is pending; throws then, with nothing appended, what that flush does.
-  void record(std::span<const Operands> list, size_t temporaries = 0);
+  // `check`, where it is not null, is taken, and looked at when they have been executed; its block
+  // is one that they write.
+  void record(std::span<const Operands> list, size_t temporaries = 0, Check* check = nullptr);
   void record(const Operands& operands) { record({&operands, 1}); }
 
   // The number that a block allocated now is born with.
@@ -176,6 +184,8 @@ class Window {
   void unlock_after_fork() noexcept;
 
  private:
+  void submit_checks(const std::vector<Check>& checks, Ticket program,
+                     std::shared_ptr<const Failure>& raised);
   bool takes(size_t instructions, FloatMode mode) const;
   Window* pending_elsewhere(std::span<const Operands> list) const;
   static void wait(BlockState& block);

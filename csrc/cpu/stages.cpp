@@ -233,8 +233,9 @@ class Splitting {
 
   uint16_t make(Building& b, uint16_t value) {
     const Node& node = group_.nodes[value];
-    const bool by_row = spreads_[value] != kOne && !has_columns(spreads_[value]);
     const bool is_leaf = node.kind == NodeKind::load || node.kind == NodeKind::immediate;
+    // What is computed of values that are the same for all elements is so once for each row.
+    const bool by_row = !has_columns(spreads_[value]) && (spreads_[value] != kOne || !is_leaf);
     const bool is_short = manner_ == Manner::short_rows && !b.stage.over_rows;
     const auto from_buffer = [&](Role role, uint16_t index) {
       if (is_short && role == Role::row_buffer) role = Role::spread_buffer;

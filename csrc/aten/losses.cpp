@@ -1,0 +1,345 @@
+// The negative log likelihood of classes, and its derivative; with log_softmax they are the cross
+// entropy.
+//
+// The class of an element is a position (atlas/group.h), so that picking what belongs to a target
+// is a choice between elements, which joins the pass that makes the logarithms or takes their
+// gradient. Of many logarithms that are in memory already only the picked ones are read, by torch's
+// kernel for that; what is computed of them is the same, bit for bit. Whether targets are classes
+// is seen when they are there (atlas/checks.h).
+#include "aten/precompiled.h"
+
+#include "aten/row_programs.h"
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/where.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "aten/below_autograd.h"
+#include "aten/block.h"
+#include "aten/folding.h"
+#include "aten/overloads.h"
+#include "atlas/device.h"
+#include "atlas/op_table.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Two = std::tuple<Tensor, Tensor>;
+
+// Classes, and targets among them, are numbers of the compute type: of float32 exact up to here.
+constexpr int64_t kMostClasses = int64_t{1} << 24;
+// Of so many logarithms in memory a pass over all is quicker than picking.
+constexpr int64_t kFewElements = 32'768;
+
+bool is_given(const OptionalTensor& tensor) {
+  return tensor && tensor->defined();
+}
+
+View by(View value, Spread spread) {
+  value.spread = spread;
+  return value;
+}
+
+bool is_dense(const Tensor& tensor, const Tensor& beside) {
+  return tensor.device() == beside.device() && tensor.numel() != 0 &&
+         is_plain_strided(tensor.unsafeGetTensorImpl()) && tensor.is_contiguous() &&
+         operand_block(tensor.unsafeGetTensorImpl()) != nullptr;
+}
+
+// Whether the values of a tensor are recorded and not computed yet.
+bool is_pending(const Tensor& tensor) {
+  const Block& block = *operand_block(tensor.unsafeGetTensorImpl());
+  const Window* const window = block.window.load(std::memory_order_acquire);
+  return window != nullptr && window->pending(block);
+}
+
+// The space of the elements, and what of it there is for each class, and for each target.
+struct Loss {
+  Dimensions space;
+  Spread position, of_class, of_target;
+  DType dtype, compute;
+  int64_t classes;
+  int64_t targets;
+  View target, weight;
+  bool weighted;
+  int64_t ignored;
+
+  int64_t count() const { return classes * targets; }
+  bool ignores_a_class() const { return ignored >= 0 && ignored < classes; }
+  void enter_elements(Builder& b) const { b.enter(compute, count(), space); }
+};
+
+// Of the arguments that forward and backward have in common; none where torch's kernel serves them,
+// or has to complain. `rank`: of the input.
+std::optional<Loss> loss_of(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
+                            int64_t ignored, int64_t rank) {
+  const auto dtype = group_dtype(input.scalar_type());
+  if (!dtype || (kReal & dtype_bit(*dtype)) == 0 || input.dim() != rank ||
+      target.dim() != rank - 1 || target.scalar_type() != at::kLong || !is_dense(input, input) ||
+      !is_dense(target, input)) {
+    return std::nullopt;
+  }
+  const int64_t batch = input.size(0), classes = input.size(1);
+  const int64_t inner = input.numel() / (batch * classes);
+  for (int64_t d = 0; d < rank - 1; ++d) {
+    if (target.size(d) != input.size(d == 0 ? 0 : d + 1)) return std::nullopt;
+  }
+  if (classes > kMostClasses || ignored < -kMostClasses || ignored > kMostClasses) {
+    return std::nullopt;
+  }
+  const bool weighted = is_given(weight);
+  if (weighted && (!is_dense(*weight, input) || weight->dim() != 1 || weight->numel() != classes ||
+                   weight->scalar_type() != input.scalar_type())) {
+    return std::nullopt;
+  }
+  Loss loss{};
+  if (inner == 1) {
+    loss.space = {1, batch, classes};
+    loss.position = loss.of_class = kColumns;
+    loss.of_target = kRows;
+  } else {
+    loss.space = {batch, classes, inner};
+    loss.position = kRows;
+    loss.of_class = batch == 1 ? kRows : kMiddle;
+    loss.of_target = batch == 1 ? kColumns : kPlanesAndColumns;
+  }
+  loss.dtype = *dtype;
+  loss.compute = compute_dtype(*dtype);
+  loss.classes = classes;
+  loss.targets = batch * inner;
+  loss.target = contiguous_view(target);
+  loss.weighted = weighted;
+  if (weighted) loss.weight = contiguous_view(*weight);
+  loss.ignored = ignored;
+  return loss;
+}
+
+// Whether targets are not to be ignored.
+View counts(Builder& b, const Loss& loss, const View& target) {
+  return b.apply(Op::ne, {target, b.number(static_cast<double>(loss.ignored))});
+}
+
+// Whether each element is of its target's class, and that counts.
+View is_target(Builder& b, const Loss& loss) {
+  View position{nullptr, 0, loss.compute, Layout::dense};
+  position.spread = loss.position;
+  const View target = by(loss.target, loss.of_target);
+  const View same = b.apply(Op::eq, {position, target});
+  if (!loss.ignores_a_class()) return same;
+  return b.apply(Op::logical_and, {same, counts(b, loss, target)});
+}
+
+// Of each target, which the builder is at afterwards, the element of its class; 0 for none.
+View picked(Builder& b, const Loss& loss, const View& elements) {
+  loss.enter_elements(b);
+  const View chosen = b.apply(Op::where, {is_target(b, loss), elements, b.number(0)});
+  return b.fold(Op::add, chosen, loss.space, loss.of_target);
+}
+
+// Places of elements, where targets are no classes too.
+Tensor places_of(const Tensor& target, const Loss& loss) {
+  const Tensor classes = at::where(at::eq(target, loss.ignored), at::Scalar(0), target);
+  return at::clamp(classes, at::Scalar(0), at::Scalar(loss.classes - 1));
+}
+// The same as picked() of what has been gathered.
+View counted(Builder& b, const Loss& loss, const Tensor& gathered) {
+  b.enter(loss.compute, loss.targets);
+  const View kept =
+      b.apply(Op::where, {counts(b, loss, loss.target), contiguous_view(gathered), b.number(0)});
+  return b.apply(Op::add, {kept, b.number(0)});
+}
+
+View total(Builder& b, const Loss& loss, const View& of_targets) {
+  const View sum = b.fold(Op::add, of_targets, {1, 1, loss.targets}, kRows);
+  b.enter(loss.compute, loss.targets);
+  return sum;
+}
+
+// Of the targets but those that are ignored, the least and the greatest.
+Check check_targets(Builder& b, const Loss& loss, const Tensor& like, Window& window,
+                    const char* operation) {
+  auto words = std::make_shared<Tensor>(make_folded(window, like, {2}, at::kLong));
+  b.enter(DType::i64, loss.targets);
+  View target = loss.target;
+  if (!loss.ignores_a_class()) {
+    const View ignored = b.number(static_cast<double>(loss.ignored));
+    target = b.apply(Op::where, {b.apply(Op::eq, {target, ignored}), b.number(0), target});
+  }
+  View word = contiguous_view(*words);
+  for (const Op extremum : {Op::minimum, Op::maximum}) {
+    b.fold(extremum, target, {1, 1, loss.targets}, kRows);
+    b.give(word, DType::i64);
+    word.offset += sizeof(int64_t);
+  }
+  Block* const block = block_of(words->storage().data_ptr());
+  return {block, std::move(words), "Target", operation, loss.classes};
+}
+
+bool record_forward(const char* operation, const Tensor& input, const Tensor& target,
+                    const OptionalTensor& weight, int64_t reduction, int64_t ignored, int64_t rank,
+                    Two& results) {
+  const auto loss = loss_of(input, target, weight, ignored, rank);
+  if (!loss) return false;
+  const bool gathers = loss->count() > kFewElements && !is_pending(input);
+  Tensor logs_of_targets, weights_of_targets;
+  if (gathers) {
+    const BelowAutograd below;
+    const Tensor places = places_of(target, *loss);
+    logs_of_targets = at::gather(input, 1, places.unsqueeze(1)).contiguous();
+    if (loss->weighted) weights_of_targets = at::gather(*weight, 0, places.flatten()).contiguous();
+  }
+  Window& window = current_window(input.device().index());
+  const bool each = reduction == at::Reduction::None;
+  Tensor out =
+      make_folded(window, input, each ? target.sizes() : at::IntArrayRef{}, input.scalar_type());
+  Tensor sum_of_weights = make_folded(window, input, {}, input.scalar_type());
+  Builder b(loss->compute, loss->count(), {});
+  b.reserve(24);
+  View value, weights;
+  if (gathers) {
+    value = counted(b, *loss, logs_of_targets);
+    if (loss->weighted) weights = counted(b, *loss, weights_of_targets);
+  } else {
+    value = picked(b, *loss, contiguous_view(input));
+    if (loss->weighted) weights = picked(b, *loss, by(loss->weight, loss->of_class));
+  }
+  if (loss->weighted) value = b.apply(Op::mul, {value, weights});
+  value = b.apply(Op::sub, {b.number(0), value});
+  const View result = contiguous_view(out), sum_view = contiguous_view(sum_of_weights);
+  if (each) {
+    b.give(result, loss->dtype);
+    b.enter(loss->compute, 1);
+    b.store(sum_view, b.number(0));  // torch's kernel has no use for it
+  } else {
+    if (!loss->weighted) {
+      weights = b.apply(Op::where, {counts(b, *loss, loss->target), b.number(1), b.number(0)});
+    }
+    const View sum = total(b, *loss, value), all = total(b, *loss, weights);
+    b.enter(loss->compute, 1);
+    b.store(sum_view, all);
+    if (reduction == at::Reduction::Mean) {
+      b.apply(Op::div, {sum, all});
+      b.give(result, loss->dtype);
+    } else {
+      b.store(result, sum);
+    }
+  }
+  Check check = check_targets(b, *loss, input, window, operation);
+  record_built(window, b, &check);
+  results = {std::move(out), std::move(sum_of_weights)};
+  return true;
+}
+
+// The gradient of the loss, as it lies beside the targets; none where it has gaps.
+std::optional<View> gradient_of(const Tensor& grad, const Tensor& target, const Loss& loss,
+                                bool each) {
+  const auto* impl = grad.unsafeGetTensorImpl();
+  if (grad.device() != target.device() || !is_plain_strided(impl) ||
+      operand_block(impl) == nullptr) {
+    return std::nullopt;
+  }
+  bool one = grad.numel() == 1;
+  if (each && grad.sizes() != target.sizes()) return std::nullopt;
+  if (!each && !one) return std::nullopt;
+  if (!one && !grad.is_contiguous()) {
+    one = true;  // for all: what a sum gives
+    for (int64_t d = 0; d < grad.dim(); ++d)
+      one = one && (grad.size(d) == 1 || grad.stride(d) == 0);
+    if (!one) return std::nullopt;
+  }
+  View view = contiguous_view(grad);
+  if (one) {
+    view.layout = Layout::scalar;
+    return view;
+  }
+  return by(view, loss.of_target);
+}
+
+bool record_backward(const Tensor& grad, const Tensor& input, const Tensor& target,
+                     const OptionalTensor& weight, int64_t reduction, int64_t ignored,
+                     const Tensor& total_weight, int64_t rank, Tensor& result) {
+  const auto loss = loss_of(input, target, weight, ignored, rank);
+  if (!loss || grad.scalar_type() != input.scalar_type()) return false;
+  const bool mean = reduction == at::Reduction::Mean;
+  if (mean && (!is_dense(total_weight, input) || total_weight.numel() != 1 ||
+               total_weight.scalar_type() != input.scalar_type())) {
+    return false;
+  }
+  const auto gradient = gradient_of(grad, target, *loss, reduction == at::Reduction::None);
+  if (!gradient) return false;
+  Window& window = current_window(input.device().index());
+  result = make_folded(window, input, input.sizes(), input.scalar_type());
+  Builder b(loss->compute, loss->count(), {});
+  b.reserve(8);
+  loss->enter_elements(b);
+  // What there is one of for each target is computed once for it.
+  View g = *gradient;
+  if (mean) {
+    View all = contiguous_view(total_weight);
+    all.layout = Layout::scalar;
+    g = b.apply(Op::div, {g, all});
+  }
+  g = b.apply(Op::neg, {g});
+  if (loss->weighted) g = b.apply(Op::mul, {g, by(loss->weight, loss->of_class)});
+  b.apply(Op::where, {is_target(b, *loss), g, b.number(0)});
+  b.give(contiguous_view(result), loss->dtype);
+  record_built(window, b);
+  return true;
+}
+
+template <int64_t rank>
+Two forward(Service& here, const char* operation, const Tensor& input, const Tensor& target,
+            const OptionalTensor& weight, int64_t reduction, int64_t ignored) {
+  Two results;
+  if (!record_forward(operation, input, target, weight, reduction, ignored, rank, results)) {
+    return here.delegate.two(input, target, weight, reduction, ignored);
+  }
+  note_native(here.counter);
+  return results;
+}
+template <int64_t rank>
+Tensor backward(Service& here, const Tensor& grad, const Tensor& input, const Tensor& target,
+                const OptionalTensor& weight, int64_t reduction, int64_t ignored,
+                const Tensor& total_weight) {
+  Tensor result;
+  if (!record_backward(grad, input, target, weight, reduction, ignored, total_weight, rank,
+                       result)) {
+    return here.delegate(grad, input, target, weight, reduction, ignored, total_weight);
+  }
+  note_native(here.counter);
+  return result;
+}
+
+}  // namespace
+
+#define HOLOGRAM_LOSS(name, rank)                                                                \
+  {                                                                                              \
+    static Service plain("aten::" name "_forward", ""), derived("aten::" name "_backward", "");  \
+    overload_library().impl(                                                                     \
+        name "_forward", +[](const Tensor& input, const Tensor& target,                          \
+                             const OptionalTensor& weight, int64_t reduction, int64_t ignored) { \
+          return forward<rank>(plain, name, input, target, weight, reduction, ignored);          \
+        });                                                                                      \
+    overload_library().impl(                                                                     \
+        name "_backward", +[](const Tensor& grad, const Tensor& input, const Tensor& target,     \
+                              const OptionalTensor& weight, int64_t reduction, int64_t ignored,  \
+                              const Tensor& total_weight) {                                      \
+          return backward<rank>(derived, grad, input, target, weight, reduction, ignored,        \
+                                total_weight);                                                   \
+        });                                                                                      \
+  }
+
+void register_losses() {
+  HOLOGRAM_LOSS("nll_loss", 2)
+  HOLOGRAM_LOSS("nll_loss2d", 4)
+}
+
+}  // namespace hologram::aten
