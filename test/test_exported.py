@@ -67,6 +67,7 @@ COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
     "elu": [lambda x, y, z: F.elu(x, 0.7)],
     "elu_": [lambda x, y, z: F.elu(x, 0.7, inplace=True)],
     "rsub": [lambda x, y, z: torch.rsub(x, y, alpha=3), lambda x, y, z: 2 - x],
+    "_fused_adagrad_": [lambda x, y, z: _step(torch.optim.Adagrad, x, y)],
     "_fused_adam_": [lambda x, y, z: _step(torch.optim.Adam, x, y)],
     "_fused_adamw_": [lambda x, y, z: _step(torch.optim.AdamW, x, y)],
     "_fused_sgd_": [lambda x, y, z: _step(torch.optim.SGD, x, y, momentum=0.9)],

@@ -20,7 +20,8 @@ QUICK = set(_C.quick_operators())
 
 class TestTable(HologramTestCase):
     def test_number(self):
-        self.assertGreaterEqual(len(QUICK), 300)
+        # Of those in the list; what became native since it was made has left the table.
+        self.assertGreaterEqual(len(QUICK), 290)
 
     def test_rows_are_of_the_list(self):
         text = Path(ROOT, "csrc/aten/quick_calls.tsv").read_text()
@@ -89,10 +90,7 @@ class TestSignatures(HologramTestCase):
 
     def test_optional_tensors(self):
         self.check(
-            "aten::native_group_norm",
-            lambda d: torch.native_group_norm(
-                torch.arange(6.0, device=d).reshape(1, 6, 1), None, None, 1, 6, 1, 2, 1e-5
-            ),
+            "aten::bincount", lambda d: torch.bincount(torch.tensor([0, 2, 2], device=d), None)
         )
 
     def test_optional_tensors_in_a_list(self):
