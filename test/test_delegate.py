@@ -185,7 +185,7 @@ class TestFailures(DelegateTestCase):
         self.outcome(lambda x: torch._foreach_add_([x[0], x[1]], [x[0], x]), torch.zeros(3, 2))
 
     def test_of_an_operator_that_resizes_and_raises(self):
-        with torch.library._scoped_library("hologram_test", "DEF") as library:
+        with torch.library._scoped_library("hologram_test_delegate", "DEF") as library:
             library.define("grow(Tensor x, Tensor(a!) out) -> ()")
 
             def grow(x, out):
@@ -198,7 +198,7 @@ class TestFailures(DelegateTestCase):
             view = out[:0]
             for _ in range(2):
                 with self.assertRaisesRegex(ValueError, "after the resize"):
-                    torch.ops.hologram_test.grow(x, out)
+                    torch.ops.hologram_test_delegate.grow(x, out)
                 self.assertEqual(out.cpu(), torch.full((50,), 3.0))
                 self.assertEqual(view.untyped_storage().nbytes(), 200)
 

@@ -12,7 +12,7 @@ class TestOtherPeoplesOperators(HologramTestCase):
     """Operators outside aten: registered for the CPU, in Python or in C++."""
 
     def library(self):
-        library = torch.library.Library("hologram_test", "DEF")
+        library = torch.library.Library("hologram_test_library", "DEF")
         self.addCleanup(library._destroy)
         return library
 
@@ -27,15 +27,15 @@ class TestOtherPeoplesOperators(HologramTestCase):
         library.impl("scale", scale, "CPU")
         x = torch.arange(3.0, device="hologram")
         torch.hologram.reset_fallback_report()
-        result = torch.ops.hologram_test.scale(x, 2.0)
+        result = torch.ops.hologram_test_library.scale(x, 2.0)
         self.assertEqual(seen, [("cpu", x.data_ptr() if HOST_MEMORY else seen[0][1])])
         self.assertEqual((result.device, result.cpu()), (x.device, torch.tensor([0.0, 2, 4])))
-        shifted = torch.ops.hologram_test.scale(x, 2.0, shift=x)
+        shifted = torch.ops.hologram_test_library.scale(x, 2.0, shift=x)
         self.assertEqual(shifted.cpu(), torch.tensor([0.0, 3, 6]))
         report = torch.hologram.fallback_report().operators(DELEGATED)
-        self.assertEqual(report["hologram_test::scale"], 2)
+        self.assertEqual(report["hologram_test_library::scale"], 2)
         with self.assertRaisesRegex(RuntimeError, "Expected all tensors to be on the same device"):
-            torch.ops.hologram_test.scale(x, 2.0, torch.ones(3))
+            torch.ops.hologram_test_library.scale(x, 2.0, torch.ones(3))
 
     def test_results_and_arguments(self):
         """A result that is an argument, a view of one, two of one new storage, a list, nothing."""
@@ -58,7 +58,7 @@ class TestOtherPeoplesOperators(HologramTestCase):
         }
         for name, function in implementations.items():
             library.impl(name, function, "CPU")
-        ops = torch.ops.hologram_test
+        ops = torch.ops.hologram_test_library
         x = torch.arange(6.0, device="hologram").reshape(3, 2)
         self.assertEqual(ops.itself(x).data_ptr(), x.data_ptr())
         view = ops.view(x)
@@ -87,7 +87,7 @@ class TestOtherPeoplesOperators(HologramTestCase):
         library, kept = self.library(), torch.arange(3.0)
         library.define("cached(Tensor x) -> Tensor")
         library.impl("cached", lambda x: kept, "CPU")
-        result = torch.ops.hologram_test.cached(torch.ones(1, device="hologram"))
+        result = torch.ops.hologram_test_library.cached(torch.ones(1, device="hologram"))
         self.assertEqual((result.device.type, kept.device.type), ("hologram", "cpu"))
         if HOST_MEMORY:
             self.assertEqual(result.data_ptr(), kept.data_ptr())
@@ -101,14 +101,14 @@ class TestOtherPeoplesOperators(HologramTestCase):
             ("again(Tensor x, Tensor y) -> Tensor", lambda x, y: x + y, (x, x)),
             ("again(int n, Tensor x) -> Tensor", lambda n, x: x * n, (2, x)),
         ):
-            with torch.library._scoped_library("hologram_test", "DEF") as library:
+            with torch.library._scoped_library("hologram_test_library", "DEF") as library:
                 library.define(schema)
                 library.impl("again", function, "CPU")
-                result = torch.ops.hologram_test.again(*arguments)
+                result = torch.ops.hologram_test_library.again(*arguments)
                 self.assertEqual(result.cpu(), torch.full((3,), 2.0))
 
     def test_custom_op(self):
-        @torch.library.custom_op("hologram_test::cube", mutates_args=(), device_types="cpu")
+        @torch.library.custom_op("hologram_test_library::cube", mutates_args=(), device_types="cpu")
         def cube(x: torch.Tensor) -> torch.Tensor:
             return x**3
 
@@ -137,10 +137,10 @@ class TestOtherPeoplesOperators(HologramTestCase):
         for name in ("nothing", "cuda_only"):
             with self.assertRaisesRegex(
                 NotImplementedError,
-                f"'hologram_test::{name}' on the hologram device: it has neither a hologram kernel "
+                f"'hologram_test_library::{name}' on the hologram device: it has neither a hologram kernel "
                 "nor a CPU kernel for strided tensors",
             ):
-                getattr(torch.ops.hologram_test, name)(x)
+                getattr(torch.ops.hologram_test_library, name)(x)
         with self.assertRaisesRegex(NotImplementedError, "aten::_cudnn_rnn_flatten_weight"):
             torch.ops.aten._cudnn_rnn_flatten_weight([x], 1, 1, 2, 1, 0, 1, False, False)
 
