@@ -54,6 +54,13 @@ PROGRAMS = {
 }
 FORWARD_ONLY = ("softmax from parts", "layer norm from parts")
 
+# Of x, target and weight; backward is of the loss, with the softmax.
+LOSSES = {
+    "cross entropy": "F.cross_entropy(x, target)",
+    "cross entropy weighted": "F.cross_entropy(x, target, weight)",
+    "cross entropy smoothed": "F.cross_entropy(x, target, label_smoothing=0.1)",
+}
+
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
     e = (x - x.amax(-1, keepdim=True)).exp()
@@ -197,6 +204,35 @@ def channel_norm_cases() -> Iterator[common.Case]:
                     yield common.Case("backward", cell, f"r = {call}; finish()", operands, 1.0)
 
 
+def loss_cases() -> Iterator[common.Case]:
+    for name, expression in LOSSES.items():
+        for label, dtype in DTYPES.items():
+            for columns in (10, 1000, 32_768):
+                for size in (1_000, 100_000, 10_000_000):
+                    if size < 2 * columns and columns != 1000:
+                        continue
+
+                    def operands(
+                        device: torch.device,
+                        shape: tuple[int, int] = (max(size // columns, 1), columns),
+                        dtype: torch.dtype = dtype,
+                    ) -> dict[str, Any]:
+                        x = torch.randn(shape).to(dtype).to(device)
+                        return {
+                            "x": x,
+                            "leaf": x.clone().requires_grad_(),
+                            "target": torch.randint(0, shape[1], shape[:1]).to(device),
+                            "weight": torch.rand(shape[1]).to(dtype).to(device),
+                            **NAMES,
+                        }
+
+                    cell = f"{name} {label} {columns} {size:.0e}"
+                    yield common.Case("loss", cell, f"r = {expression}; finish()", operands, 1.0)
+                    step = expression.replace("(x", "(leaf")
+                    step = f"r = torch.autograd.grad({step}, leaf); finish()"
+                    yield common.Case("loss step", cell, step, operands, 1.0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,7 +242,13 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    cases = [*broadcast_cases(), *reduction_cases(), *program_cases(), *channel_norm_cases()]
+    cases = [
+        *broadcast_cases(),
+        *reduction_cases(),
+        *program_cases(),
+        *channel_norm_cases(),
+        *loss_cases(),
+    ]
     cases = [case for case in cases if arguments.k in f"{case.group} {case.name}"]
     if not cases:
         parser.error(f"no cell has {arguments.k!r} in its name")

@@ -103,7 +103,7 @@ class TestLosses(HologramTestCase):
 
     @parametrize("reduction", REDUCTIONS)
     def test_nll_loss_of_what_is_in_memory(self, reduction):
-        for shape in ((64, 10), (70, 100), (4, 70, 33), (2, 3, 4, 5)):
+        for shape in ((64, 10), (70, 1000), (4, 700, 33), (2, 3, 4, 5), (3, 500, 6, 7)):
             for weighted in (False, True):
                 self.check(F.nll_loss, shape, torch.float32, weighted=weighted, reduction=reduction)
 
@@ -189,7 +189,7 @@ class TestLosses(HologramTestCase):
         self.assertEqual(passes(lambda: torch.autograd.grad(loss, leaf, gradient)), 1)
 
     def test_fused_and_alone_are_the_same_bits(self):
-        for shape in ((70, 100), (3, 3073), (4, 70, 33)):
+        for shape in ((70, 100), (30, 3073), (4, 70, 33), (4, 700, 33)):
             logits, target, weight = operands(shape, -100)
             arguments = (F.cross_entropy, logits, target, weight, DEVICE, torch.float32)
             fused = loss_and_gradient(*arguments)
@@ -224,7 +224,7 @@ class TestLosses(HologramTestCase):
 class TestTargetsOutOfRange(HologramTestCase):
     def losses(self):
         """Of logarithms that are being recorded, and of some in memory."""
-        for shape in ((4, 5), (2, 5, 3), (600, 40)):
+        for shape in ((4, 5), (2, 5, 3), (60, 40), (9, 5, 1000)):
             logits = torch.randn(shape, device=DEVICE)
             torch.hologram.synchronize()
             for reduction in REDUCTIONS:
