@@ -3,9 +3,9 @@
 //
 // The class of an element is a position (atlas/group.h), so that picking what belongs to a target
 // is a choice between elements, which joins the pass that makes the logarithms or takes their
-// gradient. Of many logarithms that are in memory already only the picked ones are read, by torch's
-// kernel for that; what is computed of them is the same, bit for bit. Whether targets are classes
-// is seen when they are there (atlas/checks.h).
+// gradient. In a row it is found at once; of many logarithms in memory whose classes are not a row
+// only the picked ones are read, by torch's kernel for that, with the same bits. Whether targets
+// are classes is seen when they are there (atlas/checks.h).
 #include "aten/precompiled.h"
 
 #include "aten/row_programs.h"
@@ -127,21 +127,24 @@ View counts(Builder& b, const Loss& loss, const View& target) {
   return b.apply(Op::ne, {target, b.number(static_cast<double>(loss.ignored))});
 }
 
-// Whether each element is of its target's class, and that counts.
+// Whether each element is of its target's class.
 View is_target(Builder& b, const Loss& loss) {
   View position{nullptr, 0, loss.compute, Layout::dense};
   position.spread = loss.position;
-  const View target = by(loss.target, loss.of_target);
-  const View same = b.apply(Op::eq, {position, target});
-  if (!loss.ignores_a_class()) return same;
-  return b.apply(Op::logical_and, {same, counts(b, loss, target)});
+  return b.apply(Op::eq, {position, by(loss.target, loss.of_target)});
+}
+
+// What there is for each target, but 0 for those that are ignored.
+View counted(Builder& b, const Loss& loss, const View& value) {
+  return b.apply(Op::where, {counts(b, loss, loss.target), value, b.number(0)});
 }
 
 // Of each target, which the builder is at afterwards, the element of its class; 0 for none.
 View picked(Builder& b, const Loss& loss, const View& elements) {
   loss.enter_elements(b);
   const View chosen = b.apply(Op::where, {is_target(b, loss), elements, b.number(0)});
-  return b.fold(Op::add, chosen, loss.space, loss.of_target);
+  const View value = b.fold(Op::add, chosen, loss.space, loss.of_target);
+  return loss.ignores_a_class() ? counted(b, loss, value) : value;
 }
 
 // Places of elements, where targets are no classes too.
@@ -150,11 +153,9 @@ Tensor places_of(const Tensor& target, const Loss& loss) {
   return at::clamp(classes, at::Scalar(0), at::Scalar(loss.classes - 1));
 }
 // The same as picked() of what has been gathered.
-View counted(Builder& b, const Loss& loss, const Tensor& gathered) {
+View gathered(Builder& b, const Loss& loss, const Tensor& elements) {
   b.enter(loss.compute, loss.targets);
-  const View kept =
-      b.apply(Op::where, {counts(b, loss, loss.target), contiguous_view(gathered), b.number(0)});
-  return b.apply(Op::add, {kept, b.number(0)});
+  return b.apply(Op::add, {counted(b, loss, contiguous_view(elements)), b.number(0)});
 }
 
 View total(Builder& b, const Loss& loss, const View& of_targets) {
@@ -188,7 +189,9 @@ bool record_forward(const char* operation, const Tensor& input, const Tensor& ta
                     Two& results) {
   const auto loss = loss_of(input, target, weight, ignored, rank);
   if (!loss) return false;
-  const bool gathers = loss->count() > kFewElements && !is_pending(input);
+  // Along a row the canonicaliser picks (NodeKind::pick).
+  const bool gathers =
+      loss->of_target != kRows && loss->count() > kFewElements && !is_pending(input);
   Tensor logs_of_targets, weights_of_targets;
   if (gathers) {
     const BelowAutograd below;
@@ -205,8 +208,8 @@ bool record_forward(const char* operation, const Tensor& input, const Tensor& ta
   b.reserve(24);
   View value, weights;
   if (gathers) {
-    value = counted(b, *loss, logs_of_targets);
-    if (loss->weighted) weights = counted(b, *loss, weights_of_targets);
+    value = gathered(b, *loss, logs_of_targets);
+    if (loss->weighted) weights = gathered(b, *loss, weights_of_targets);
   } else {
     value = picked(b, *loss, contiguous_view(input));
     if (loss->weighted) weights = picked(b, *loss, by(loss->weight, loss->of_class));
@@ -220,7 +223,7 @@ bool record_forward(const char* operation, const Tensor& input, const Tensor& ta
     b.store(sum_view, b.number(0));  // torch's kernel has no use for it
   } else {
     if (!loss->weighted) {
-      weights = b.apply(Op::where, {counts(b, *loss, loss->target), b.number(1), b.number(0)});
+      weights = counted(b, *loss, b.number(1));
     }
     const View sum = total(b, *loss, value), all = total(b, *loss, weights);
     b.enter(loss->compute, 1);
@@ -289,7 +292,12 @@ bool record_backward(const Tensor& grad, const Tensor& input, const Tensor& targ
   }
   g = b.apply(Op::neg, {g});
   if (loss->weighted) g = b.apply(Op::mul, {g, by(loss->weight, loss->of_class)});
-  b.apply(Op::where, {is_target(b, *loss), g, b.number(0)});
+  View hit = is_target(b, *loss);
+  if (loss->ignores_a_class()) {
+    const View used = counts(b, *loss, by(loss->target, loss->of_target));
+    hit = b.apply(Op::logical_and, {hit, used});
+  }
+  b.apply(Op::where, {hit, g, b.number(0)});
   b.give(contiguous_view(result), loss->dtype);
   record_built(window, b);
   return true;

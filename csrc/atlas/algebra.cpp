@@ -100,6 +100,26 @@ std::optional<uint16_t> simplified(const Expression& expression, Op op, DType dt
   return std::nullopt;
 }
 
+// sum(where(position == y, x, +0)) = pick(x, y)
+std::optional<Node> picked(const Expression& e, std::span<const Spread> spreads, uint16_t node) {
+  const auto is = [&](uint16_t n, Op op) {
+    return e.nodes[n].kind == NodeKind::compute && e.nodes[n].op == op;
+  };
+  const Node& choice = e.nodes[node];
+  if (!is(node, Op::where) || !is(choice.a, Op::eq)) return std::nullopt;
+  if (e.nodes[choice.c].kind != NodeKind::immediate || special_of(e, choice.c) != Special::zero) {
+    return std::nullopt;
+  }
+  const Node& same = e.nodes[choice.a];
+  for (const auto& [x, y] : {std::pair(same.a, same.b), std::pair(same.b, same.a)}) {
+    const bool is_column = e.nodes[x].kind == NodeKind::position && e.nodes[x].b == kColumns;
+    if (is_column && (spreads[y] & kColumns) == 0) {
+      return Node{NodeKind::pick, Op::add, choice.dtype, choice.b, y};
+    }
+  }
+  return std::nullopt;
+}
+
 void order_operands(Node& node) {
   if (node.kind == NodeKind::compute && op_info(node.op).has(kCommutative) && node.b < node.a) {
     std::swap(node.a, node.b);

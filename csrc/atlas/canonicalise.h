@@ -7,6 +7,7 @@
 //   - Equal values are computed once (the same operation on the same values); each store stays.
 //   - x * 1, x / 1, x - (+0), x + (-0) are x, unless denormals are taken for zeros; -(-x) is x;
 //     relu(relu(x)) is relu(x).
+//   - The sum over a row of where(position == y, x, +0) is the element of x in the column y.
 //   - A store is made only if somebody may read it: a live block, a later group, or an instruction
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.

@@ -60,6 +60,9 @@ void check_group(const Group& group, size_t number) {
         require(node.b == kRows || node.b == kColumns || node.b == kPlanesAndColumns,
                 "a fold has no such result: group", number);
         break;
+      case NodeKind::pick:
+        require(is_own(node.dtype), "a pick is of another dtype: group", number);
+        break;
       case NodeKind::position:
         require(node.b == kColumns || node.b == kRows, "there is no such position: group", number);
         require(compute_type_of(node.dtype) == group.compute_type && is_own(node.dtype),

@@ -15,9 +15,12 @@ std::string operation_names(const Group& group) {
   constexpr size_t kMostNames = 8;
   std::vector<std::string_view> names;
   for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::compute && node.kind != NodeKind::fold) continue;
+    const bool picks = node.kind == NodeKind::pick;
+    if (node.kind != NodeKind::compute && node.kind != NodeKind::fold && !picks) continue;
     const OpInfo& info = op_info(node.op);
-    const std::string_view name = node.kind == NodeKind::fold ? info.fold : info.name;
+    const std::string_view name = picks                         ? "pick"
+                                  : node.kind == NodeKind::fold ? info.fold
+                                                                : info.name;
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   if (names.empty()) names.push_back("copy");

@@ -17,7 +17,9 @@
 // type) is folded class by class. Down the rows, each chunk of kFoldRows is folded in order.
 // Classes and chunks are joined two neighbours at a time, until one is left.
 //
-// A position is a number of the compute type: of an f32 group one is exact up to 2^24.
+// A position is a number of the compute type: of an f32 group one is exact up to 2^24. A pick is
+// the sum over the row of where(position == b, a, +0), of whatever order: a -0 becomes +0, unless
+// it is alone.
 #pragma once
 
 #include <cstdint>
@@ -79,6 +81,7 @@ enum class NodeKind : uint8_t {
   cast,       // a: value of the same compute type; rounds it to the node's dtype
   store,      // a: value, b: operand. Converts as load does. Defines no value.
   fold,       // op over the elements of value a; b: spread of the result
+  pick,       // of the elements a of each row that in the column b, a value of the row; 0 for none
   position,  // b: kColumns, its column, or kRows, its row in its plane. Of the compute type's dtype
 };
 
@@ -99,6 +102,7 @@ struct Node {
 inline int arity_of(const Node& node) {
   switch (node.kind) {
     case NodeKind::compute: return op_info(node.op).arity;
+    case NodeKind::pick: return 2;
     case NodeKind::cast:
     case NodeKind::fold:
     case NodeKind::store: return 1;
@@ -119,7 +123,10 @@ inline bool is_structured(const Group& group) {
     if (operand.layout == Layout::dense && operand.spread != kEach) return true;
   }
   for (const Node& node : group.nodes) {
-    if (node.kind == NodeKind::fold || node.kind == NodeKind::position) return true;
+    if (node.kind == NodeKind::fold || node.kind == NodeKind::pick ||
+        node.kind == NodeKind::position) {
+      return true;
+    }
   }
   return false;
 }

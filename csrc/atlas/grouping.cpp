@@ -5,6 +5,7 @@
 #include "atlas/algebra.h"
 #include "atlas/canonicalise.h"
 #include "atlas/draft.h"
+#include "atlas/op_table.h"
 
 namespace hologram {
 namespace {
@@ -269,6 +270,7 @@ class Grouping {
     if (node.kind == NodeKind::fold || node.kind == NodeKind::position) {
       spread = static_cast<Spread>(node.b);
     }
+    if (node.kind == NodeKind::pick) spread = kRows;
     return push(draft, node, spread);
   }
 
@@ -365,6 +367,14 @@ class Grouping {
     return instruction;
   }
 
+  uint16_t fold(Draft& draft, Op op, DType dtype, uint16_t value, Spread result) {
+    if (op == Op::add && result == kRows && draft.nodes[value].dtype == dtype) {
+      const Expression expression{draft.nodes, draft.immediates, program_, draft.compute_type};
+      if (const auto pick = picked(expression, draft.spreads, value)) return emit(draft, *pick);
+    }
+    return emit(draft, {NodeKind::fold, op, dtype, value, uint16_t{result}});
+  }
+
   void add(const Instruction& recorded) {
     if (recorded.turn != turn_) {
       turn_ = recorded.turn;
@@ -402,8 +412,7 @@ class Grouping {
     DType dtype = instruction.dtype;
     uint16_t node = in[0];
     if (is_fold(instruction.code)) {
-      node = emit(draft, {NodeKind::fold, op_of(instruction.code), dtype, in[0],
-                          uint16_t{instruction.out_spread()}});
+      node = fold(draft, op_of(instruction.code), dtype, in[0], instruction.out_spread());
     } else if (instruction.code != kCopy) {
       const Op op = op_of(instruction.code);
       dtype = result_dtype(op, instruction.dtype);

@@ -40,6 +40,8 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
              spread_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::position) {
       text = typed("position") + spread_name(static_cast<Spread>(node.b));
+    } else if (node.kind == NodeKind::pick) {
+      text = typed("pick") + " " + names[node.a] + ", " + names[node.b];
     } else if (node.kind == NodeKind::cast) {
       text = typed("cast") + " " + names[node.a];
     } else {

@@ -15,6 +15,7 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
     spreads_rows = spreads_rows || (!one && (operand.spread & kColumns) == 0);
   }
   for (const Node& node : group.nodes) {
+    over_columns = over_columns || node.kind == NodeKind::pick;
     if (node.kind == NodeKind::fold) {
       over_columns = over_columns || node.b == kRows;
       over_rows = over_rows || node.b != kRows;
@@ -27,7 +28,7 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
   }
   kernels = &kernels_of(group.compute_type, isa);
   for (const Node& node : group.nodes) {
-    if (node.kind == NodeKind::fold &&
+    if ((node.kind == NodeKind::fold || node.kind == NodeKind::pick) &&
         (static_cast<size_t>(node.op) >= kOpInfos.size() ||
          kernels->folds[static_cast<size_t>(node.op)].join == nullptr)) {
       throw Error("cannot compute the group: a fold that its compute type does not have");

@@ -6,6 +6,7 @@
 
 #include "atlas/error.h"
 #include "atlas/operands.h"
+#include "cpu/convert.h"
 
 namespace hologram::cpu {
 namespace {
@@ -45,6 +46,38 @@ void write_numbers(DType own, char* to, int64_t first, int64_t count) {
     case DType::f32: return write_numbers<float>(to, first, count);
     case DType::f64: return write_numbers<double>(to, first, count);
     default: return write_numbers<int64_t>(to, first, count);
+  }
+}
+
+// to[r] = the element of row r in its column at[r] - first, as its sum with zeros; 0 where there is
+// no such column.
+template <class T>
+void pick(DType dtype, T* to, const T* at, const char* from, int64_t rows, int64_t columns,
+          int64_t stride, int64_t first) {
+  const auto low = static_cast<T>(first), high = static_cast<T>(first + columns);
+  with_element<uint8_t>(dtype, [&]<class D>() {
+    for (int64_t r = 0; r < rows; ++r, from += stride) {
+      to[r] = T(0);
+      if (!(at[r] >= low && at[r] < high)) continue;
+      const auto column = static_cast<int64_t>(at[r]);
+      if (static_cast<T>(column) != at[r]) continue;
+      D element;
+      std::memcpy(&element, from + (column - first) * static_cast<int64_t>(sizeof(D)),
+                  sizeof element);
+      to[r] = columns == 1 ? convert<T>(element) : convert<T>(element) + T(0);
+    }
+  });
+}
+void pick(DType own, DType dtype, char* to, const char* at, const char* from, int64_t rows,
+          int64_t columns, int64_t stride, int64_t first) {
+  const auto run = [&]<class T>() {
+    pick<T>(dtype, reinterpret_cast<T*>(to), reinterpret_cast<const T*>(at), from, rows, columns,
+            stride, first);
+  };
+  switch (own) {
+    case DType::f32: return run.operator()<float>();
+    case DType::f64: return run.operator()<double>();
+    default: return run.operator()<int64_t>();
   }
 }
 
@@ -525,6 +558,9 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
     const auto stride = columns_ * static_cast<int64_t>(dtype_size(dtype));
     if (its.over_rows) {
       fold_down(desk, number, from, dtype, stride, block, columns);
+    } else if (its.at) {
+      pick(kernels_.own, dtype, row_buffer(desk, its.result), row_buffer(desk, *its.at), from,
+           block.count, columns_, stride, 0);
     } else {
       kernels_of(its).rows[static_cast<size_t>(dtype)](row_buffer(desk, its.result), from,
                                                        block.count, columns_, stride, end);
@@ -557,7 +593,7 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
     if (frame.stage->folds.empty()) {
       range(frame, columns);
     } else {
-      fold_operand_rows(desk, frame, columns);
+      fold_operand_rows(desk, frame, in_block, columns);
       const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
       for (int64_t at = columns.begin; at < columns.end && !frame.stage->is_empty; at += class_) {
         part(desk, frame, one, {at, std::min(at + class_, columns.end)});
@@ -582,17 +618,26 @@ void RowRun::fold_operands_down(Desk& desk, const StageFrame& frame, const Block
 }
 
 // Some classes of a row of each operand that is folded over columns.
-void RowRun::fold_operand_rows(const Desk& desk, const StageFrame& frame, Span columns) const {
+void RowRun::fold_operand_rows(const Desk& desk, const StageFrame& frame, int64_t in_block,
+                               Span columns) const {
   const int64_t whole = columns.length() / class_, left = columns.length() % class_;
   each_fold(frame, true, [&](uint16_t fold, const Fold& its) {
     if (its.over_rows) return;
     const uint16_t operand = its.from.index;
     const DType dtype = group_.group.operands[operand].dtype;
     const auto size = static_cast<int64_t>(dtype_size(dtype));
-    const auto kernel = kernels_of(its).rows[static_cast<size_t>(dtype)];
     const char* const from = frame.pointers()[operand] + columns.begin * size;
-    const char* const end = readable(operand, from + columns.length() * size);
     char* const to = desk.partials + (fold * classes_ + columns.begin / class_) * size_;
+    if (its.at) {
+      const char* const at = row_buffer(desk, *its.at) + in_block * size_;
+      for (int64_t done = 0; done < columns.length(); done += class_) {
+        pick(kernels_.own, dtype, to + done / class_ * size_, at, from + done * size, 1,
+             std::min(class_, columns.length() - done), 0, columns.begin + done);
+      }
+      return;
+    }
+    const auto kernel = kernels_of(its).rows[static_cast<size_t>(dtype)];
+    const char* const end = readable(operand, from + columns.length() * size);
     if (whole > 0) kernel(to, from, whole, class_, class_ * size, end);
     if (left > 0) kernel(to + whole * size_, from + whole * class_ * size, 1, left, 0, end);
   });
@@ -612,6 +657,11 @@ void RowRun::part(Desk& desk, StageFrame& frame, const Block& row, Span columns)
     const char* const buffer = element_buffer(desk, its.from) + at * size_;
     if (its.over_rows) {
       fold_down(desk, fold, buffer, kernels_.own, 0, row, columns);
+    } else if (its.at) {
+      pick(kernels_.own, kernels_.own,
+           desk.partials + (fold * classes_ + columns.begin / class_) * size_,
+           row_buffer(desk, *its.at) + row.in_unit % block_ * size_, buffer, 1, columns.length(), 0,
+           columns.begin);
     } else {
       kernels_of(its).rows[static_cast<size_t>(kernels_.own)](
           desk.partials + (fold * classes_ + columns.begin / class_) * size_, buffer, 1,
@@ -706,7 +756,7 @@ void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
               for (int64_t c = at; c < std::min(at + claim, self.classes_); ++c) {
                 const Span columns{c * self.class_, std::min((c + 1) * self.class_, self.columns_)};
                 self.fold_operands_down(desk, frame, its.row, columns);
-                self.fold_operand_rows(desk, frame, columns);
+                self.fold_operand_rows(desk, frame, 0, columns);
                 if (!frame.stage->is_empty) self.part(desk, frame, its.row, columns);
               }
             }

@@ -107,7 +107,8 @@ class RowRun {
   template <class Do>
   void each_fold(const StageFrame& frame, bool operands, Do&& act) const;
   void part(Desk& desk, StageFrame& frame, const Block& row, Span columns);
-  void fold_operand_rows(const Desk& desk, const StageFrame& frame, Span columns) const;
+  void fold_operand_rows(const Desk& desk, const StageFrame& frame, int64_t in_block,
+                         Span columns) const;
   void fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
                           Span columns) const;
   void finish_row(const Desk& desk, const StageFrame& frame, int64_t in_block) const;

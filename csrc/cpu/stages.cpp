@@ -51,6 +51,9 @@ class Splitting {
   static uint16_t argument(const Node& node, int k) {
     return k == 0 ? node.a : k == 1 ? node.b : node.c;
   }
+  static bool is_fold(const Node& node) {
+    return node.kind == NodeKind::fold || node.kind == NodeKind::pick;
+  }
   static constexpr bool has_columns(Spread spread) { return (spread & kColumns) != 0; }
 
   // Of each value its spread, and the turn in which it is there: the turn t is a stage over rows,
@@ -74,9 +77,9 @@ class Splitting {
       }
       last_ = std::max(last_, turn);
       if (node.kind == NodeKind::position) spread = static_cast<Spread>(node.b);
-      if (node.kind == NodeKind::fold) {
-        spread = static_cast<Spread>(node.b);
-        if (node.b == kRows) ++turn;
+      if (is_fold(node)) {
+        spread = node.kind == NodeKind::pick ? kRows : static_cast<Spread>(node.b);
+        if (spread == kRows) ++turn;
         is_folded_[node.a] = true;
       }
       spreads_[i] = spread;
@@ -100,9 +103,11 @@ class Splitting {
     sinks_.resize(2 * static_cast<size_t>(last_) + 3);
     for (size_t i = 0; i < group_.nodes.size(); ++i) {
       const Node& node = group_.nodes[i];
-      if (node.kind == NodeKind::fold) {
-        sinks_[elements_of(turns_[node.a])].push_back(static_cast<uint16_t>(i));
-        Fold fold{node.op, node.b != kRows, {}, 0, {}};
+      if (is_fold(node)) {
+        const bool picks = node.kind == NodeKind::pick;
+        const int turn = picks ? std::max(turns_[node.a], turns_[node.b]) : turns_[node.a];
+        sinks_[elements_of(turn)].push_back(static_cast<uint16_t>(i));
+        Fold fold{node.op, !picks && node.b != kRows, {}, 0, {}, {}};
         if (!fold.over_rows) fold.result = result_.row_buffers++;
         folds_[i] = static_cast<uint16_t>(result_.folds.size());
         if (!fold.over_rows) row_buffers_[i] = fold.result;
@@ -148,7 +153,7 @@ class Splitting {
     std::vector<uint16_t> kept;
     if (b.stage.over_rows) {
       for (const auto& [value, buffer] : row_buffers_) {
-        const bool folded = group_.nodes[value].kind == NodeKind::fold;
+        const bool folded = is_fold(group_.nodes[value]);
         if (!folded && rows_of(turns_[value]) == number)
           kept.push_back(static_cast<uint16_t>(value));
       }
@@ -167,9 +172,11 @@ class Splitting {
     }
     for (const uint16_t sink : sinks_[number]) {
       Node node = group_.nodes[sink];
-      if (node.kind == NodeKind::fold) {
+      if (is_fold(node)) {
         const uint16_t fold = folds_.at(sink);
-        result_.folds[fold].from = source_of(b, node.a);
+        const bool picks = node.kind == NodeKind::pick;
+        result_.folds[fold].from = source_of(b, node.a, picks);
+        if (picks) result_.folds[fold].at = place_of(node.b);
         b.stage.folds.push_back(fold);
         continue;
       }
@@ -181,14 +188,14 @@ class Splitting {
   }
 
   // Where a fold finds the elements of a value.
-  StageOperand source_of(Building& b, uint16_t value) {
+  StageOperand source_of(Building& b, uint16_t value, bool picks) {
     const Node& node = group_.nodes[value];
     if (node.kind == NodeKind::load) {
       const Operand& operand = group_.operands[node.a];
       const bool half = own_ == DType::f32 && (dtype_bit(operand.dtype) & kHalves) != 0;
       const bool exact = operand.dtype == node.dtype || (half && node.dtype == own_);
-      if (operand.layout == Layout::dense && operand.spread == kEach && exact &&
-          (half || operand.dtype == own_)) {
+      const bool lies = operand.spread == kEach || (picks && has_columns(operand.spread));
+      if (operand.layout == Layout::dense && lies && exact && (half || operand.dtype == own_)) {
         return {Role::operand, node.a};
       }
     }
@@ -243,10 +250,8 @@ class Splitting {
       const DType dtype = splat || node.dtype == DType::b8 ? node.dtype : own_;
       return push(b, {NodeKind::load, Op{}, dtype, buffer(b, role, index)});
     };
-    if (node.kind == NodeKind::fold) return from_buffer(Role::row_buffer, row_buffers_.at(value));
-    if (node.kind == NodeKind::position && node.b == kRows) {
-      if (!result_.row_numbers) result_.row_numbers = result_.row_buffers++;
-      return from_buffer(Role::row_buffer, *result_.row_numbers);
+    if (is_fold(node) || (node.kind == NodeKind::position && node.b == kRows)) {
+      return from_buffer(Role::row_buffer, place_of(value));
     }
     if (node.kind == NodeKind::position) {
       result_.has_columns = true;
@@ -291,6 +296,12 @@ class Splitting {
     return sum;
   }
 
+  // The row buffer of a value that has no columns.
+  uint16_t place_of(uint16_t value) {
+    if (group_.nodes[value].kind != NodeKind::position) return row_buffer_of(value);
+    if (!result_.row_numbers) result_.row_numbers = result_.row_buffers++;
+    return *result_.row_numbers;
+  }
   uint16_t row_buffer_of(uint16_t value) {
     const auto [found, fresh] = row_buffers_.try_emplace(value, result_.row_buffers);
     if (fresh) ++result_.row_buffers;

@@ -47,6 +47,7 @@ struct Fold {
   bool over_rows;
   StageOperand from;             // an operand, or a buffer of elements
   uint16_t result;               // over columns: the row buffer
+  std::optional<uint16_t> at{};  // of a pick: the row buffer with the columns
   std::vector<uint16_t> stored;  // over rows: the operands that it is stored to
 };
 

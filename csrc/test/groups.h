@@ -314,6 +314,7 @@ inline std::string describe(const Group& group) {
       case NodeKind::store:
         text += "store " + std::to_string(n.a) + " to " + std::to_string(n.b);
         break;
+      case NodeKind::pick: text += "pick " + std::to_string(n.a) + " " + std::to_string(n.b); break;
       case NodeKind::position:
         text += std::string("position") + spread_name(static_cast<Spread>(n.b));
         break;

@@ -128,6 +128,7 @@ T interpret_node(const Group& group, const Binding& binding, const Node& node, A
     }
     case NodeKind::cast: result = interpret_round(value(node.a), node.dtype); break;
     case NodeKind::fold:
+    case NodeKind::pick:
     case NodeKind::position:
     case NodeKind::store: break;
   }
@@ -174,6 +175,17 @@ void interpret_rows_as(const Group& group, const Binding& binding) {
         } else {
           value[i] = value[i - columns];
         }
+      }
+      continue;
+    }
+    if (node.kind == NodeKind::pick) {
+      for (size_t i = 0; i < count; i += columns) {
+        T found = T(0);
+        for (size_t c = 0; c < columns; ++c) {
+          if (values[node.b][i] != static_cast<T>(c)) continue;
+          found = columns == 1 ? values[node.a][i] : values[node.a][i + c] + T(0);
+        }
+        std::fill_n(value.begin() + static_cast<int64_t>(i), columns, found);
       }
       continue;
     }

@@ -201,6 +201,34 @@ TEST(rows_first_of_the_greatest) {
   }
 }
 
+// What a row says is the column of the element to be taken: of an operand, of one there is of each
+// column, and of a value that is computed, also from another pick.
+TEST(rows_picks) {
+  Random random(8);
+  for (const ComputeType type : {ComputeType::f32, ComputeType::f64, ComputeType::i64}) {
+    for (const Shape shape : kShapes) {
+      RowBuilder b(type);
+      const auto pick = [&](uint16_t x, uint16_t at) {
+        return b.add({NodeKind::pick, Op::add, b.own(), x, at});
+      };
+      const uint16_t in = b.operand(type == ComputeType::f32 ? DType::bf16 : b.own());
+      const uint16_t x = b.load(in, b.own()), v = b.load(b.spread(b.own(), kColumns));
+      const uint16_t few = b.load(b.spread(DType::i8, kRows), b.own());
+      // Any column, and some that there are not.
+      const uint16_t any = b.load(b.spread(DType::f16, kRows), b.own());
+      const uint16_t value = b.op(Op::add, b.own(), x, b.fold(Op::maximum, x));
+      const uint16_t from_value = pick(value, few);
+      b.store(pick(x, few), b.spread(b.own(), kRows));
+      b.store(pick(v, any), b.spread(b.own(), kRows));
+      b.store(from_value, b.spread(b.own(), kRows));
+      b.store(pick(x, from_value), b.spread(b.own(), kRows));
+      b.store(pick(value, b.position(kRows)), b.spread(b.own(), kRows));
+      b.store(b.op(Op::mul, b.own(), x, from_value), in);  // in place, after all have read it
+      CHECK(equal_on_all(b.group, shape, random));
+    }
+  }
+}
+
 // Positions beside operands of each spread, alone, and folded both ways.
 TEST(rows_positions) {
   Random random(7);
