@@ -69,8 +69,6 @@ REFEREED: dict[str, str] = {
             "nn.functional.instance_norm",
         )
     },
-    "ops:nn.functional.nll_loss:bfloat16": "torch sums in bfloat16; the device in float32, and "
-    "rounds once",
     **{
         f"ops:{unit}:*": "of one element the mean is the element: the device's difference is 0, "
         "torch's x * scale - mean * scale is not"

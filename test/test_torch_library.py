@@ -137,8 +137,8 @@ class TestOtherPeoplesOperators(HologramTestCase):
         for name in ("nothing", "cuda_only"):
             with self.assertRaisesRegex(
                 NotImplementedError,
-                f"'hologram_test_library::{name}' on the hologram device: it has neither a hologram kernel "
-                "nor a CPU kernel for strided tensors",
+                f"'hologram_test_library::{name}' on the hologram device: it has neither a "
+                "hologram kernel nor a CPU kernel for strided tensors",
             ):
                 getattr(torch.ops.hologram_test_library, name)(x)
         with self.assertRaisesRegex(NotImplementedError, "aten::_cudnn_rnn_flatten_weight"):
