@@ -1,13 +1,15 @@
 """Random programs have one result in every mode: test/programs says what is compared with what.
 
-`make test` runs 20,000 programs, HOLOGRAM_TEST_FULL=1 a million. HOLOGRAM_TEST_PROGRAMS sets the
-number; the sanitizers' runs take fewer.
+`make test` runs 20,000 programs, HOLOGRAM_TEST_FULL=1 100,000, `make test-programs` a million.
+HOLOGRAM_TEST_PROGRAMS sets the number; the sanitizers' runs take fewer.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections import Counter
 
 import programs
 import torch
@@ -21,7 +23,7 @@ from torch.testing._internal.common_utils import (
 hologram = torch.hologram
 
 FULL = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
-COUNT = int(os.environ.get("HOLOGRAM_TEST_PROGRAMS", "1000000" if FULL else "20000"))
+COUNT = int(os.environ.get("HOLOGRAM_TEST_PROGRAMS", "100000" if FULL else "20000"))
 PARTS = 40 if COUNT <= 20_000 else 1000  # tests, which the processes share
 EACH = -(-COUNT // PARTS)
 
@@ -50,6 +52,24 @@ class TestPrograms(HologramTestCase):
             # thread's mode is the same in all of them.
             common = reasons() - {"exit", "full", "memory", "mode"}
             self.assertEqual(common - totals.flushes.keys(), set())
+
+    def test_programs_fold(self):
+        """Passes fold along rows, down them and both; most of them compute something besides."""
+        passes = fused = 0
+        folds: Counter = Counter()
+        for seed in range(80):
+            code = compile(programs.text_of(programs.program(seed)), f"seed {seed}", "exec")
+            explanation = hologram.explain(lambda code=code: programs.run(code))
+            for part in (part for flush in explanation.flushes for part in flush.passes):
+                values = [line.partition(" = ")[2] for line in part.code if " = load" not in line]
+                of_pass = [re.fullmatch(r"\w+\.\w+ %\d+ by (.+)", value) for value in values]
+                spreads = [fold[1] for fold in of_pass if fold]
+                passes += 1
+                folds.update(spreads)
+                fused += bool(spreads) and len(values) > len(spreads)
+        self.assertGreater(fused, passes / 4)
+        for spread in ("row", "column", "plane and column"):
+            self.assertGreater(folds[spread], 5, folds)
 
     def test_every_reason_to_run_a_program(self):
         """Those of expensive lines too, each with work that is pending."""

@@ -214,6 +214,30 @@ MUTANTS = (
         "joins = joins && space.strides[0][last] == space.strides[0][d] * space.sizes[d];",
     ),
     Mutant(
+        "what a fold of a row results in is there before the row has been folded",
+        "csrc/cpu/stages.cpp",
+        "if (spread == kRows) ++turn;",
+        "",
+    ),
+    Mutant(
+        "what is picked may be told by each element",
+        ALGEBRA,
+        "if (is_column && (spreads[y] & kColumns) == 0) {",
+        "if (is_column) {",
+    ),
+    Mutant(
+        "of the chunks of a unit the third is lost if it is the last",
+        "csrc/cpu/row_run.cpp",
+        "if (chunk == 1 || chunk == 3 || (chunk == 2 && last)) {",
+        "if (chunk == 1 || chunk == 3) {",
+    ),
+    Mutant(
+        "a number that was stored is read as it was before it was rounded",
+        GROUPING,
+        "value.dtype == source_dtype(instruction, i) &&",
+        "",
+    ),
+    Mutant(
         "memory that a CPU tensor sees is recorded on",
         "csrc/aten/block.h",
         "return (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) ||",
@@ -222,7 +246,7 @@ MUTANTS = (
 )
 
 # What the stages run; the first that fails has caught the mutant.
-CORE_TESTS = ("window", "channels", "overlap", "group")
+CORE_TESTS = ("window", "channels", "overlap", "group", "rows")
 PYTHON_TESTS = (
     "test/test_stream.py",
     "test/test_programs.py",

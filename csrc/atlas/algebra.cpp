@@ -101,7 +101,9 @@ std::optional<uint16_t> simplified(const Expression& expression, Op op, DType dt
 }
 
 // sum(where(position == y, x, +0)) = pick(x, y)
-std::optional<Node> picked(const Expression& e, std::span<const Spread> spreads, uint16_t node) {
+std::optional<Node> picked(const Expression& e, std::span<const Spread> spreads, Op fold,
+                           uint16_t node) {
+  if (fold != Op::add) return std::nullopt;
   const auto is = [&](uint16_t n, Op op) {
     return e.nodes[n].kind == NodeKind::compute && e.nodes[n].op == op;
   };

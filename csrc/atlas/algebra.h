@@ -27,9 +27,9 @@ struct Expression {
 std::optional<uint16_t> simplified(const Expression& expression, Op op, DType dtype,
                                    const std::array<uint16_t, 3>& operands);
 
-// What the sum over a row of a node is equal to without a sum, if it is that of the element at a
+// What the fold over a row of a node is equal to without one, if it is the sum of the element at a
 // position and of zeros.
-std::optional<Node> picked(const Expression& expression, std::span<const Spread> spreads,
+std::optional<Node> picked(const Expression& expression, std::span<const Spread> spreads, Op fold,
                            uint16_t node);
 
 // Orders the operands of a node that may be in any order, so that equal nodes are equal.

@@ -368,9 +368,9 @@ class Grouping {
   }
 
   uint16_t fold(Draft& draft, Op op, DType dtype, uint16_t value, Spread result) {
-    if (op == Op::add && result == kRows && draft.nodes[value].dtype == dtype) {
+    if (result == kRows && draft.nodes[value].dtype == dtype) {
       const Expression expression{draft.nodes, draft.immediates, program_, draft.compute_type};
-      if (const auto pick = picked(expression, draft.spreads, value)) return emit(draft, *pick);
+      if (const auto pick = picked(expression, draft.spreads, op, value)) return emit(draft, *pick);
     }
     return emit(draft, {NodeKind::fold, op, dtype, value, uint16_t{result}});
   }

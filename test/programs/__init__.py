@@ -6,7 +6,8 @@ on its seed alone, so a failure is repeated by
     python test/programs SEED
 
 which runs the program in every mode, prints it, and shrinks it if the results differ. With
---count N the programs SEED to SEED + N - 1 are run; the first failure ends the run.
+--count N the programs SEED to SEED + N - 1 are run, in as many processes as --jobs says; the first
+failure ends the run.
 
 What is compared:
     fused with eager    Every tensor that lives at the end, every number read on the way and every
@@ -22,7 +23,7 @@ from programs.cpu import close_enough
 from programs.generator import program
 from programs.line import Line, text_of
 from programs.modes import Totals, check
-from programs.seeds import check_seed, check_seeds
+from programs.seeds import check_seed, check_seeds, has_cpu_run
 from programs.shrinking import shrink
 from programs.world import Result, World, run
 
@@ -37,6 +38,7 @@ __all__ = [
     "check_seeds",
     "close_enough",
     "compare",
+    "has_cpu_run",
     "program",
     "run",
     "same_bits",

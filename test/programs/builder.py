@@ -23,7 +23,23 @@ SHAPES = (
 )
 SHAPE_WEIGHTS = (8, 6, 6, 4, 4, 3, 1, 2, 1)
 
+# Those of programs that fold: rows that are long, of one element, or many; planes; images.
+ROW_SHAPES = (
+    ((6, 8), (6, 8), (6, 8), (8,), (6, 1), (1, 8)),
+    ((2, 3, 5), (2, 3, 5), (3, 5), (5,), (2, 1, 5), (3, 1)),
+    ((3, 700), (3, 700), (700,), (3, 1)),
+    ((1, 4900), (1, 4900), (4900,), (1, 1)),
+    ((2, 1700), (2, 1700), (2, 1)),
+    ((300, 9), (300, 9), (9,), (300, 1)),
+    ((17, 1), (17, 1), (1,), (1, 1)),
+    ((2, 4, 3, 5), (2, 4, 3, 5), (4, 1, 1), (1, 4, 1, 1), (3, 5)),
+    ((3, 6, 130), (3, 6, 130), (3, 1, 130), (6, 130), (130,)),
+    ((0, 3), (0, 3), (3,), (1, 3)),
+)
+ROW_SHAPE_WEIGHTS = (8, 6, 6, 3, 3, 4, 1, 6, 4, 1)
+
 NUMBERS: tuple[float, ...] = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -1.5, 1e-3, 1e30, torch.inf)
+MILD_NUMBERS: tuple[float, ...] = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -1.5)
 INTEGERS: tuple[int, ...] = (0, 1, -1, 2, 5, -3)
 
 
@@ -36,7 +52,11 @@ class Builder:
         self.variables: list[Variable] = []
         self.made = itertools.count()
         self.storages = itertools.count()
-        self.shapes = self.choose.choices(SHAPES, SHAPE_WEIGHTS)[0]
+        self.folds = self.chance(0.5)
+        # One infinity and a sum says no more: most programs that fold have none.
+        self.mild = self.folds and self.chance(0.8)
+        shapes, weights = (ROW_SHAPES, ROW_SHAPE_WEIGHTS) if self.folds else (SHAPES, SHAPE_WEIGHTS)
+        self.shapes = self.choose.choices(shapes, weights)[0]
         main = self.choose.choices(
             [torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.int64, torch.bool],
             [10, 4, 2, 1, 2, 1],
@@ -72,6 +92,8 @@ class Builder:
 
     def number(self, dtype: torch.dtype) -> float:
         if dtype.is_floating_point:
+            if self.mild:
+                return self.choose.choice(MILD_NUMBERS)
             # Some operations refuse what a dtype cannot hold.
             numbers = [n for n in NUMBERS if dtype != torch.float16 or n != 1e30]
             return self.choose.choice(numbers)
@@ -166,4 +188,5 @@ class Builder:
         shape = self.choose.choice(self.shapes)
         dtype = self.choose.choice(self.dtypes)
         seed = self.choose.randrange(10**6)
-        self.new(shape, dtype, f"data({seed}, {shape}, {dtype})")
+        mild = ", mild=True" if self.mild else ""
+        self.new(shape, dtype, f"data({seed}, {shape}, {dtype}{mild})")

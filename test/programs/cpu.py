@@ -19,6 +19,25 @@ def small(x: torch.Tensor) -> torch.Tensor:
     return x.double().abs().clamp_min(1e-300)
 
 
+def total(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
+    return big(x).sum(dims, keep)
+
+
+def squares(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
+    return big(x).square().sum(dims, keep)
+
+
+def most(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
+    return big(x).amax(dims, keep)
+
+
+def product(x: torch.Tensor, dims: tuple[int], keep: bool) -> torch.Tensor:
+    """No partial product is greater."""
+    return big(x).clamp_min(1).prod(dims[0], keep)
+
+
+SCALES = {f.__name__: f for f in (big, small, total, squares, most, product)}
+
 TOLERANCE = {
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
@@ -58,12 +77,11 @@ def compare_with_cpu(lines: list[Line]) -> Result:
     worlds = World(DEVICE), World("cpu")
     mine, theirs = (world.names() for world in worlds)
     theirs_seen = worlds[1].seen
-    theirs_too = {"big": big, "small": small}
     with hologram.eager():
         try:
             for number, line in enumerate(lines):
                 code = compile(line.text, f"line {number}", "exec")
-                scale = eval(line.scale, {**theirs, **theirs_too}) if line.scale else 0.0
+                scale = eval(line.scale, {**theirs, **SCALES}) if line.scale else 0.0
                 exec(code, mine)
                 exec(code, theirs)
                 refused = line.text.startswith("attempt") and theirs_seen[-1] != "no error"

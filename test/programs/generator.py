@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from programs import interrupts, operations, views
+from programs import interrupts, operations, rows, views
 from programs.builder import Builder
 from programs.line import Line
 
@@ -32,19 +32,28 @@ WEIGHTS: dict[Callable[[Builder], None], float] = {
     interrupts.free: 8,
     interrupts.interrupt: 4,
 }
-STEPS = list(WEIGHTS)
-STEP_WEIGHTS = list(WEIGHTS.values())
+# What a program that folds has besides.
+ROW_WEIGHTS: dict[Callable[[Builder], None], float] = {
+    rows.fold: 26,
+    rows.whole: 5,
+    rows.row_program: 14,
+    rows.channel_program: 3,
+    rows.loss: 2,
+    rows.backward: 6,
+}
 
 
 def program(seed: int) -> list[Line]:
-    """The program of a seed: 2 to 60 operations on 2 to 5 tensors."""
+    """The program of a seed: 2 to 60 operations on 2 to 5 tensors; every other one folds."""
     builder = Builder(seed)
+    weights = {**WEIGHTS, **ROW_WEIGHTS} if builder.folds else WEIGHTS
+    steps, step_weights = list(weights), list(weights.values())
     choose = builder.choose
     for _ in range(choose.randint(2, 5)):
         builder.make()
     count = choose.choices([choose.randint(2, 12), choose.randint(2, 60)])[0]
     for _ in range(count):
-        choose.choices(STEPS, STEP_WEIGHTS)[0](builder)
+        choose.choices(steps, step_weights)[0](builder)
         while len(builder.variables) > 12:
             interrupts.drop(builder, choose.choice(builder.variables))
     return builder.lines

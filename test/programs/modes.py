@@ -25,6 +25,13 @@ class Totals:
     passes: int = 0
     flushes: Counter = field(default_factory=Counter)
 
+    def __iadd__(self, other: Totals) -> Totals:
+        self.programs += other.programs
+        self.executed += other.executed
+        self.passes += other.passes
+        self.flushes.update(other.flushes)
+        return self
+
     def add(self, fused: bool) -> None:
         counts = hologram.stream_stats()
         hologram.reset_stream_stats()

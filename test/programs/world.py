@@ -60,8 +60,13 @@ class World:
         helpers = (name for name in vars(World) if not name.startswith("_"))
         return {"torch": torch, **{name: getattr(self, name) for name in helpers}}
 
-    def data(self, seed: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Random numbers, a few of them special. On the CPU first: the same on every device."""
+    def data(
+        self, seed: int, shape: tuple[int, ...], dtype: torch.dtype, mild: bool = False
+    ) -> torch.Tensor:
+        """Random numbers, unless mild a few of them special, of any count in cycles of 97.
+
+        On the CPU first: the same on every device.
+        """
         choose = random.Random(seed)
         count = 1
         for size in shape:
@@ -72,7 +77,7 @@ class World:
             values = [choose.randint(-9, 9) for _ in range(min(count, 97))]
         else:
             values = [choose.gauss(0, 2) for _ in range(min(count, 97))]
-        if values and choose.random() < 0.5:
+        if values and choose.random() < 0.5 and not mild:
             special: tuple = (True, False)
             if dtype != torch.bool:
                 special = SPECIAL_INTEGERS if dtype == torch.int64 else SPECIAL
@@ -85,6 +90,14 @@ class World:
         wide = torch.float64 if dtype.is_floating_point else dtype
         return torch.tensor(values, dtype=wide).reshape(shape).to(dtype).to(self.device)
 
+    def classes(self, seed: int, count: int, classes: int) -> torch.Tensor:
+        """Targets of a loss, a few of them ignored."""
+        choose = random.Random(seed)
+        values = [choose.randrange(classes) for _ in range(count)]
+        if choose.random() < 0.5:
+            values[choose.randrange(count)] = -100
+        return torch.tensor(values).to(self.device)
+
     def attempt(self, call: Callable[[], object]) -> None:
         """Calls what may be refused; an error counts as a result."""
         try:
@@ -93,7 +106,9 @@ class World:
         except (RuntimeError, NotImplementedError, TypeError) as error:
             self.seen.append(f"{type(error).__name__}: {error}".replace(DEVICE, "cpu"))
 
-    def gradient(self, function: Callable, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    def gradient(
+        self, function: Callable, x: torch.Tensor, grad: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """d function(x) / dx * grad, on autograd's thread of the device."""
         x = x.detach().requires_grad_()
         return torch.autograd.grad(function(x), x, grad)[0]
