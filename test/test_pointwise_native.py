@@ -61,6 +61,7 @@ OVER_ROWS = {
     "argmin",
     "count_nonzero",
     "linalg_vector_norm",
+    "logsumexp",
     "max",
     "mean",
     "min",

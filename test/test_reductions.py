@@ -44,6 +44,7 @@ OF_FLOATS: dict[str, Callable] = {
     "mean": lambda t, **at: t.mean(**at),
     "var": lambda t, **at: t.var(correction=0, **at) if at else t.var(unbiased=False),
     "std": lambda t, **at: t.std(**at),
+    "logsumexp": lambda t, **at: t.logsumexp(**at or {"dim": tuple(range(t.dim())) or 0}),
     **{
         f"norm {order}": lambda t, order=order, **at: torch.linalg.vector_norm(t, order, **at)
         for order in (0, 0.5, 1, 2, 3, float("inf"), -float("inf"))
@@ -170,7 +171,7 @@ class TestReductions(HologramTestCase):
         inf, nan = float("inf"), float("nan")
         for row in ([nan, 1.0], [-inf, -inf], [inf, -inf], [inf, 1.0], [-0.0, -0.0], [0.0, nan]):
             x = torch.tensor([row * 50] * 3)
-            for name in ("sum", "amax", "amin", "mean"):
+            for name in ("sum", "amax", "amin", "mean", "logsumexp"):
                 expected = getattr(x, name)(dim=1)
                 self.assertEqual(getattr(x.to(DEVICE), name)(dim=1).cpu(), expected, equal_nan=True)
             for function in (F.softmax, F.log_softmax):
@@ -203,6 +204,8 @@ class TestReductions(HologramTestCase):
             lambda t: t.long().mean(),
             lambda t: t.sum(dtype=torch.complex64, out=torch.empty((), device=t.device)),
             lambda t: F.softmax(t, 5),
+            lambda t: t.logsumexp((0, -2)),
+            lambda t: t.logsumexp(()),
             lambda t: F.layer_norm(t, (4,)),
             lambda t: F.layer_norm(t, (5,), weight=torch.ones(4, device=t.device)),
         ),
@@ -226,6 +229,7 @@ class TestReductions(HologramTestCase):
             lambda t: t.all(1),
             lambda t: torch.linalg.vector_norm(t, dim=1),
             lambda t: F.softmax(t, 1),
+            lambda t: t.logsumexp(1),
         ):
             self.assertEqual(call(x.to(DEVICE)).cpu(), call(x), equal_nan=True)
 

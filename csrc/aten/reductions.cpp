@@ -6,6 +6,7 @@
 #include "aten/row_programs.h"
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "aten/folding.h"
@@ -108,6 +109,18 @@ View norm(Builder& b, const Folding& f, View x, double order) {
   return b.apply(Op::pow, {sum, b.number(1 / order)});
 }
 
+// An infinite maximum is not taken off: infinity less itself is no number.
+View logsumexp(Builder& b, const Folding& f, View x, double) {
+  const View most = f.fold(b, Op::maximum, x);
+  const View infinite = b.apply(
+      Op::eq, {b.apply(Op::abs, {most}), b.number(std::numeric_limits<double>::infinity())});
+  const View shift = b.apply(Op::where, {infinite, b.number(0), most});
+  f.enter_elements(b, b.compute());
+  const View e = b.apply(Op::exp, {b.apply(Op::sub, {x, f.beside_elements(shift)})});
+  const View sum = f.fold(b, Op::add, e);
+  return b.apply(Op::add, {b.apply(Op::log, {sum}), shift});
+}
+
 // ---- their dtypes ----
 
 // The dtype in which a type's values are folded; none for those of others.
@@ -173,6 +186,14 @@ std::optional<Reduction> norm_of(const Tensor& self, const Scalar& order, Option
   }
   return Reduction{norm, compute_dtype(*group_dtype(self.scalar_type())), self.scalar_type(),
                    order.toDouble()};
+}
+
+// Integers become floats first, and without dimensions or elements there is an error to raise:
+// torch's kernel does all of it.
+std::optional<Reduction> logsumexp_of(const Tensor& self, at::IntArrayRef dims) {
+  if (!is_real(self.scalar_type()) || self.numel() == 0 || dims.empty()) return std::nullopt;
+  return Reduction{logsumexp, compute_dtype(*group_dtype(self.scalar_type())), self.scalar_type(),
+                   0, true};
 }
 
 // ---- operators ----
@@ -289,6 +310,9 @@ HOLOGRAM_BOTH(vector_norm, "linalg_vector_norm", "", "out",
               (const Scalar& order, Dims dims, bool keep, OptionalType dtype),
               (order, dims, keep, dtype), norm_of(self, order, dtype), dims, keep)
 
+HOLOGRAM_BOTH(log_of_sum, "logsumexp", "", "out", (at::IntArrayRef dims, bool keep), (dims, keep),
+              logsumexp_of(self, dims), Dims(dims), keep)
+
 std::optional<Reduction> nonzero_of(const Tensor& self) {
   const auto compute = fold_compute(self.scalar_type());
   if (!compute) return std::nullopt;
@@ -340,6 +364,8 @@ void register_reductions() {
   impl("aminmax", &aminmax);
   impl("linalg_vector_norm", &vector_norm);
   impl("linalg_vector_norm.out", &vector_norm_out);
+  impl("logsumexp", &log_of_sum);
+  impl("logsumexp.out", &log_of_sum_out);
   impl("count_nonzero.dim_IntList", &nonzeros);
 }
 

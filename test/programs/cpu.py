@@ -27,6 +27,12 @@ def squares(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
     return big(x).square().sum(dims, keep)
 
 
+def spread(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
+    """squares(), infinite where float32 has no such number: torch's are of float64 for a while."""
+    terms = squares(x, dims, keep)
+    return terms.masked_fill(terms > torch.finfo(torch.float32).max / 8, torch.inf)
+
+
 def most(x: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
     return big(x).amax(dims, keep)
 
@@ -36,7 +42,7 @@ def product(x: torch.Tensor, dims: tuple[int], keep: bool) -> torch.Tensor:
     return big(x).clamp_min(1).prod(dims[0], keep)
 
 
-SCALES = {f.__name__: f for f in (big, small, total, squares, most, product)}
+SCALES = {f.__name__: f for f in (big, small, total, squares, spread, most, product)}
 
 TOLERANCE = {
     torch.float32: (1.3e-6, 1e-5),
