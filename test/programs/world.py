@@ -187,6 +187,9 @@ class World:
     def run_out_of_memory(self) -> None:
         if not self.mine:
             return
+        # What is recorded may need memory for a value between two of its passes: it would be told
+        # that there is none, as it should be, and the program would differ from eager mode.
+        hologram.synchronize()
         hologram.set_per_process_memory_fraction(1e-9)
         try:
             torch.empty(1 << 26, device=DEVICE)
