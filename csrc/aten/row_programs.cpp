@@ -237,9 +237,10 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
     elements();
     const View second = b.apply(Op::div, {b.fold(Op::add, product, *space, kRows), n});
     elements();
-    const View centred = b.apply(Op::sub, {weighted, by(first, kRows)});
+    // In this order the accumulator alone is enough.
     const View along = b.apply(Op::mul, {normal, by(second, kRows)});
-    b.apply(Op::mul, {b.apply(Op::sub, {centred, along}), by(contiguous_view(scale), kRows)});
+    const View line = b.apply(Op::add, {along, by(first, kRows)});
+    b.apply(Op::mul, {b.apply(Op::sub, {weighted, line}), by(contiguous_view(scale), kRows)});
     b.give(contiguous_view(dx), dtype);
   }
   record_built(window, b);

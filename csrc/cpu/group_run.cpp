@@ -156,8 +156,10 @@ void GroupRun::range(const Member& member, int64_t begin, int64_t end) const {
   }
   const int64_t whole = begin + (end - begin) / kernels_.lanes * kernels_.lanes;
   if (whole > begin) {
-    group_.run_(group_.code_.data(), member.pointers(), begin * size_, whole * size_,
-                member.prefetches, member.prefetch_count);
+    Extent extent{begin * size_, whole * size_};
+    extent.prefetches = member.prefetches;
+    extent.prefetch_count = member.prefetch_count;
+    group_.run_(group_.code_.data(), member.pointers(), extent);
   }
   if (whole < end) tail(member.frame, whole, end - whole);
 }
@@ -181,7 +183,7 @@ void GroupRun::tail(char* frame, int64_t at, int64_t n) const {
     std::memcpy(scratch, data, bytes);
     std::memset(scratch + bytes, 0, static_cast<size_t>(kernels_.lanes) * use.size - bytes);
   }
-  group_.run_(group_.code_.data(), tile, 0, 1, nullptr, 0);
+  group_.run_(group_.code_.data(), tile, {0, kernels_.lanes * size_});
   char* const* bases = reinterpret_cast<char* const*>(frame);
   for (const auto& use : group_.uses_) {
     if (!use.stored) continue;

@@ -40,7 +40,7 @@ class GroupRun {
   struct Member {
     Member(const Binding& what, const StridedSpace* where, char* memory)
         : binding(what), space(where), frame(memory) {}
-    char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
+    char** pointers() const { return reinterpret_cast<char**>(frame); }
 
     const Binding& binding;
     const StridedSpace* space;  // null where no operand is strided

@@ -29,10 +29,22 @@ struct Arithmetic {
 // Micro-operations (without the `end` that follows) as one loop. Most programs of a single
 // operation are such a sequence, and spend half of their time on the way from one to the next.
 struct Loop {
-  static constexpr int kMost = 5;
+  static constexpr int kMost = 7;
   AnyCode code[kMost];
   int length;
   RunCode run;
+};
+
+// The same, followed by the fold of what comes of them, which is not stored. A row is a whole
+// number of registers.
+struct FoldLoop {
+  AnyCode code[Loop::kMost];
+  int length;
+  Op op;
+  bool over_rows;
+  // Over columns: to[r] = the fold of row r. Over rows: to[c] = that of the elements c of the rows
+  // in order, after what is there if it `continues`.
+  void (*run)(const MicroOp* code, char** bases, const Extent& extent, void* to, bool continues);
 };
 
 // What belongs to the fold of a row of the op table, where there is one (atlas/group.h). By dtype
@@ -70,9 +82,12 @@ struct TypeKernels {
   // to[r * columns + c] = from[r]; up to a register behind the last one is overwritten.
   void (*spread)(void* to, const void* from, long rows, long columns);
   RunCode run;  // of any code
-  static constexpr int kMostLoops = 224;
+  static constexpr int kMostLoops = 256;
   Loop loops[kMostLoops];
   int loop_count;
+  static constexpr int kMostFoldLoops = 32;
+  FoldLoop fold_loops[kMostFoldLoops];
+  int fold_loop_count;
 };
 
 struct GroupKernels {

@@ -36,6 +36,7 @@ struct Loops {
   struct Chain {
     HOLOGRAM_INLINE Chain(const MicroOp*, char* const*, long) {}
     HOLOGRAM_INLINE void at(long, V (&)[4]) const {}
+    HOLOGRAM_INLINE void one(long, V&) const {}
   };
   template <class First, class... Rest>
   struct Chain<First, Rest...> {
@@ -51,60 +52,208 @@ struct Loops {
       }
       rest.at(k, a);
     }
+    HOLOGRAM_INLINE void one(long k, V& a) const {
+      a = first.at(k, a);
+      rest.one(k, a);
+    }
     First first;
     Chain<Rest...> rest;
   };
 
-  // Vectors of the tiles from byte `begin` to `end`.
-  HOLOGRAM_INLINE static long vectors(long begin, long end) {
-    return (end - begin + 8 * W - 1) / (8 * W) * 8;
+  // Vectors that a loop works on at a time. A row has at least as many.
+  static constexpr long kStep = kLoopVectors;
+  // Of an operand's elements in a row.
+  template <class E>
+  HOLOGRAM_INLINE static long bytes_of(const Extent& extent) {
+    return (extent.end - extent.begin) / static_cast<long>(sizeof(T)) *
+           static_cast<long>(sizeof(E));
   }
   template <class... Steps>
-  static void loop(const MicroOp* code, char* const* bases, long begin, long end, const Prefetch*,
-                   int) {
-    const Chain<Steps...> chain(code, bases, begin);
-    const long count = vectors(begin, end);
-    for (long k = 0; k < count; k += 4) {
-      V a[4] = {};
-      chain.at(k, a);
-    }
+  static void loop(const MicroOp* code, char** bases, const Extent& extent) {
+    const long count = (extent.end - extent.begin) / W / kStep * kStep;
+    const bool has_tail = count * W != extent.end - extent.begin;
+    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      const Chain<Steps...> chain(code, bases, extent.begin);
+      for (long k = 0; k < count; k += kStep) {
+        V a[kStep] = {};
+        chain.at(k, a);
+      }
+      if (!has_tail) return;
+      const Chain<Steps...> last(code, bases, extent.end - kStep * W);
+      V a[kStep] = {};
+      last.at(0, a);
+    });
   }
   // A splat, stored: what the first vector has become is the pattern of the rest.
   template <DType dtype>
-  static void fill(const MicroOp* code, char* const* bases, long begin, long end, const Prefetch*,
-                   int) {
-    const LoadSplat splat(code[0], bases, begin);
-    const Store<dtype> store(code[1], bases, begin);
-    char tile[8 * W * sizeof(Element<dtype>) / sizeof(T)];
-    for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.v);
-    const auto pattern = load_lanes<uint8_t, W>(tile);
-    const long count = vectors(begin, end) * W * static_cast<long>(sizeof(Element<dtype>)) /
-                       static_cast<long>(sizeof(T));
-    long i = 0;
-    for (; i + 4 * W <= count; i += 4 * W) {
-      // Nothing is read here that would make the processor fetch lines before they are written.
-      for (int at = 0; at < 4 * W; at += 64) __builtin_prefetch(store.p + i + 2048 + at, 1);
-      store_lanes(store.p + i, pattern);
-      store_lanes(store.p + i + W, pattern);
-      store_lanes(store.p + i + 2 * W, pattern);
-      store_lanes(store.p + i + 3 * W, pattern);
-    }
-    for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
-    if (i < count) __builtin_memcpy(store.p + i, tile, static_cast<size_t>(count - i));
+  static void fill(const MicroOp* code, char** bases, const Extent& extent) {
+    const long count = bytes_of<Element<dtype>>(extent);
+    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      const LoadSplat splat(code[0], bases, extent.begin);
+      const Store<dtype> store(code[1], bases, extent.begin);
+      char tile[8 * W * sizeof(Element<dtype>) / sizeof(T)];
+      for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.v);
+      const auto pattern = load_lanes<uint8_t, W>(tile);
+      long i = 0;
+      for (; i + 4 * W <= count; i += 4 * W) {
+        // Nothing is read here that would make the processor fetch lines before they are written.
+        for (int at = 0; at < 4 * W; at += 64) __builtin_prefetch(store.p + i + 2048 + at, 1);
+        store_lanes(store.p + i, pattern);
+        store_lanes(store.p + i + W, pattern);
+        store_lanes(store.p + i + 2 * W, pattern);
+        store_lanes(store.p + i + 3 * W, pattern);
+      }
+      for (; i + W <= count; i += W) store_lanes(store.p + i, pattern);
+      if (i < count) __builtin_memcpy(store.p + i, tile, static_cast<size_t>(count - i));
+    });
   }
   // Operations on the bits of half types: what is kept of them, and what is turned over.
   // `stored`: the place of the store in the code.
   template <uint16_t kept, uint16_t turned, int stored>
-  static void change_bits(const MicroOp* code, char* const* bases, long begin, long end,
-                          const Prefetch*, int) {
+  static void change_bits(const MicroOp* code, char** bases, const Extent& extent) {
     using Words = Simd<uint16_t, W>;
-    const char* from = Ops::template address<Bf16>(code[0].x, bases, begin);
-    char* to = Ops::template address<Bf16>(code[stored].x, bases, begin);
-    const long count = vectors(begin, end) * (W / 2);
+    const long count = bytes_of<Bf16>(extent);
+    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      const char* from = Ops::template address<Bf16>(code[0].x, bases, extent.begin);
+      char* to = Ops::template address<Bf16>(code[stored].x, bases, extent.begin);
+      const auto change = [&](long i) {
+        const auto words = load_lanes<uint16_t, W>(from + i);
+        store_lanes(to + i, (words & Words(kept)) ^ Words(turned));
+      };
+      long i = 0;
 #pragma GCC unroll 4
-    for (long i = 0; i < count; i += W) {
-      const auto words = load_lanes<uint16_t, W>(from + i);
-      store_lanes(to + i, (words & Words(kept)) ^ Words(turned));
+      for (; i + W <= count; i += W) change(i);
+      if (i < count) change(count - W);
+    });
+  }
+
+  // ---- what is folded ----
+
+  template <class Row>
+  HOLOGRAM_INLINE static void join(V& sum, V x) {
+    sum = Row::template apply<Vec>(Vec(sum), Vec(x), Vec(x)).v;
+  }
+  template <class Row, class... Steps>
+  static void fold_columns(const MicroOp* code, char** bases, const Extent& extent, void* to,
+                           bool) {
+    constexpr long count = kFoldBytes / W;
+    const long registers = (extent.end - extent.begin) / W;
+    T* out = static_cast<T*>(to);
+    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      const Chain<Steps...> chain(code, bases, extent.begin);
+      V all[count];
+      for (long first = 0; first < count; first += 8) {
+        V sums[8];
+#pragma GCC unroll 8
+        for (V& sum : sums) sum = Vec(Ops::template identity_of<Row>()).v;
+        long k = first;
+        for (; k + 8 <= registers; k += count) {
+          V a[4] = {}, b[4] = {};
+          chain.at(k, a);
+          chain.at(k + 4, b);
+#pragma GCC unroll 4
+          for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]), join<Row>(sums[4 + i], b[i]);
+        }
+#pragma GCC unroll 8
+        for (long i = 0; i < 8; ++i) {
+          if (k + i >= registers) break;
+          V a{};
+          chain.one(k + i, a);
+          join<Row>(sums[i], a);
+        }
+#pragma GCC unroll 8
+        for (long i = 0; i < 8; ++i) all[first + i] = sums[i];
+      }
+      *out++ = Ops::template fold_registers<Row>(all);
+    });
+  }
+  template <class Row, class... Steps>
+  static void fold_rows(const MicroOp* code, char** bases, const Extent& extent, void* to,
+                        bool continues) {
+    const long registers = (extent.end - extent.begin) / W;
+    char* const sums = static_cast<char*>(to);
+    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      const Chain<Steps...> chain(code, bases, extent.begin);
+      const auto add = [&](long k, V x) HOLOGRAM_INLINED {
+        if (continues) {
+          V sum = load_lanes<T, W>(sums + k * W).v;
+          join<Row>(sum, x);
+          x = sum;
+        }
+        store_lanes<T, W>(sums + k * W, Vec(x));
+      };
+      long k = 0;
+      for (; k + kStep <= registers; k += kStep) {
+        V a[kStep] = {};
+        chain.at(k, a);
+#pragma GCC unroll 4
+        for (long i = 0; i < kStep; ++i) add(k + i, a[i]);
+      }
+      for (; k < registers; ++k) {
+        V a{};
+        chain.one(k, a);
+        add(k, a);
+      }
+      continues = true;
+    });
+  }
+  template <class Row, class... Steps>
+  static void add_fold_loops(TypeKernels& kernels) {
+    static_assert(sizeof...(Steps) <= Loop::kMost);
+    for (const bool over_rows : {false, true}) {
+      if (kernels.fold_loop_count == TypeKernels::kMostFoldLoops) __builtin_trap();
+      FoldLoop& added = kernels.fold_loops[kernels.fold_loop_count++];
+      ((added.code[added.length++] = Ops::template code_of<Steps>()), ...);
+      added.op = Row::kOp;
+      added.over_rows = over_rows;
+      added.run = over_rows ? fold_rows<Row, Steps...> : fold_columns<Row, Steps...>;
+    }
+  }
+  // What norms and softmax are made of, of memory M. A splat belongs to a row.
+  template <DType dtype, class M, class Stored>
+  static void add_row_programs(TypeKernels& kernels) {
+    using S = FromSplat;
+    using Self = FromSelf;
+    using Distance = Start<group_row_sub, M, S>;
+    using DistanceToColumn = Start<group_row_sub, M, M>;
+    using Product = Start<group_row_mul, M, M>;
+    using Scaled = Start<group_row_mul, M, S>;
+    using Square = Operate<group_row_mul, 0, Self, Self>;
+    using Scale = Operate<group_row_mul, 0, S, Self>;
+    using Times = Operate<group_row_mul, 0, M, Self>;
+    using Shift = Operate<group_row_add, 0, S, Self>;
+    using Plus = Operate<group_row_add, 0, M, Self>;
+    // squares of distances, products with values and with what is normalized
+    add_fold_loops<group_row_add, Product>(kernels);
+    add_fold_loops<group_row_add, Distance, Square>(kernels);
+    add_fold_loops<group_row_add, Distance, Times>(kernels);
+    add_fold_loops<group_row_add, Distance, Scale, Times>(kernels);
+    add_fold_loops<group_row_add, DistanceToColumn, Square>(kernels);
+    add_fold_loops<group_row_add, DistanceToColumn, Times>(kernels);
+    // the derivative of softmax
+    add_loop<Distance, Times, Stored>(kernels);
+    add_loop<DistanceToColumn, Times, Stored>(kernels);
+    // layer norm, batch norm and RMS norm
+    add_loop<Distance, Scale, Stored>(kernels);
+    add_loop<Distance, Scale, Shift, Stored>(kernels);
+    add_loop<Distance, Scale, Times, Stored>(kernels);
+    add_loop<Distance, Scale, Times, Plus, Stored>(kernels);
+    add_loop<DistanceToColumn, Times, Plus, Stored>(kernels);
+    add_loop<DistanceToColumn, Times, Times, Plus, Stored>(kernels);
+    add_loop<Scaled, Shift, Stored>(kernels);
+    add_loop<Scaled, Times, Stored>(kernels);
+    if constexpr (dtype == kOwn) {
+      // their derivatives; a product with half types in memory is not a step of its own
+      using TimesProduct = typename Ops::template MultiplyThen<group_row_mul, 0, kOwn, M, M>;
+      using FromProduct = typename Ops::template MultiplyThen<group_row_sub, 1, kOwn, M, M>;
+      using LessScaled = typename Ops::template MultiplyThen<group_row_sub, 0, kOwn, M, S>;
+      using LessProduct = typename Ops::template MultiplyThen<group_row_sub, 0, kOwn, M, M>;
+      using PlusScaled = typename Ops::template MultiplyThen<group_row_add, 0, kOwn, M, S>;
+      add_fold_loops<group_row_add, Distance, Scale, TimesProduct>(kernels);
+      add_loop<Distance, Scale, Scale, Shift, FromProduct, Scale, Stored>(kernels);
+      add_loop<Scaled, LessScaled, Shift, Stored>(kernels);
+      add_loop<Product, LessProduct, Plus, Stored>(kernels);
+      add_loop<Scaled, PlusScaled, Shift, Stored>(kernels);
     }
   }
 
@@ -228,6 +377,10 @@ struct Loops {
 
   static void add(TypeKernels& kernels) {
     add_moves(kernels);
+    if constexpr (std::is_same_v<T, float>) {
+      add_row_programs<DType::f32, Memory, Store<DType::f32>>(kernels);
+      add_row_programs<DType::bf16, FromMemory<DType::bf16>, Store<DType::bf16>>(kernels);
+    }
 #define HOLOGRAM_X(name, ...) add_loops<group_row_##name>(kernels);
     HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

@@ -595,20 +595,39 @@ struct MicroOps {
     kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
   }
 
-  // Tiles from byte `begin` of T to `end`, with the prefetches' fetched ahead.
-  static void run(const MicroOp* code, char* const* bases, long begin, long end,
-                  const Prefetch* prefetches, int prefetch_count) {
-    const V zero{};
-    for (long off = begin; off < end; off += 8 * W) {
-      for (int i = 0; i < prefetch_count; ++i) {
-        const Prefetch& s = prefetches[i];
-        const char* p = bases[s.pointer] + off * s.size / static_cast<long>(sizeof(T)) + s.distance;
-        const char* stop = p + kLanes * s.size;
-        for (; p < stop; p += 64) __builtin_prefetch(p);
+  // Calls do() at each row.
+  template <class Do>
+  HOLOGRAM_INLINE static void each_row(char** bases, const Extent& extent, Do&& run_row) {
+    for (long row = 0; row < extent.rows; ++row) {
+      if (row > 0) {
+        for (int i = 0; i < extent.step_count; ++i) {
+          bases[extent.steps[i].pointer] += extent.steps[i].bytes;
+        }
       }
+      run_row();
+    }
+  }
+  // Tile by tile, with the prefetches' fetched ahead.
+  static void run(const MicroOp* code, char** bases, const Extent& extent) {
+    const V zero{};
+    const auto tile = [&](long off) {
       reinterpret_cast<Function>(code->code)(code, bases, off, zero, zero, zero, zero, zero, zero,
                                              zero, zero);
-    }
+    };
+    each_row(bases, extent, [&]() HOLOGRAM_INLINED {
+      long off = extent.begin;
+      for (; off + 8 * W <= extent.end; off += 8 * W) {
+        for (int i = 0; i < extent.prefetch_count; ++i) {
+          const Prefetch& s = extent.prefetches[i];
+          const char* p =
+              bases[s.pointer] + off * s.size / static_cast<long>(sizeof(T)) + s.distance;
+          const char* stop = p + kLanes * s.size;
+          for (; p < stop; p += 64) __builtin_prefetch(p);
+        }
+        tile(off);
+      }
+      if (off < extent.end) tile(extent.end - 8 * W);
+    });
   }
 
   static TypeKernels make() {

@@ -6,6 +6,27 @@
 #include "cpu/group_compiler.h"
 
 namespace hologram::cpu {
+namespace {
+
+// A group without some of its stores.
+template <class IsGone>
+Group without(const Group& group, IsGone&& is_gone) {
+  Group left = group;
+  left.nodes.clear();
+  std::vector<uint16_t> numbers;  // of the nodes, in what is left
+  for (Node node : group.nodes) {
+    numbers.push_back(static_cast<uint16_t>(left.nodes.size()));
+    if (is_gone(node)) continue;
+    const int arity = arity_of(node);
+    if (arity > 0) node.a = numbers[node.a];
+    if (arity > 1) node.b = numbers[node.b];
+    if (arity > 2) node.c = numbers[node.c];
+    left.nodes.push_back(node);
+  }
+  return left;
+}
+
+}  // namespace
 
 RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
   const auto& operands = group.operands;
@@ -34,7 +55,7 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
       throw Error("cannot compute the group: a fold that its compute type does not have");
     }
   }
-  for (const Fold& fold : way(Manner::short_rows).folds) {
+  for (const Fold& fold : split(group, Manner::keeping).folds) {
     auto& stores = results.emplace_back();
     for (const uint16_t operand : fold.stored) {
       const DType own = kernels->own, to = operands[operand].dtype;
@@ -58,7 +79,6 @@ const RowGroup::Way& RowGroup::way(Manner manner) const {
 }
 
 RowGroup::Way RowGroup::compile(Manner manner) const {
-  const size_t own = group.operands.size();
   Stages parts = split(group, manner);
   Way way;
   way.folds = std::move(parts.folds);
@@ -67,31 +87,98 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   way.passing_buffers = parts.passing_buffers;
   way.row_numbers = parts.row_numbers;
   way.has_columns = parts.has_columns;
-  std::vector<bool> is_spread(way.row_buffers);
   for (Stage& stage : parts.stages) {
-    StageCode made;
-    made.code = GroupCompiler(stage.group, isa_, true).compile();
-    made.over_rows = stage.over_rows;
-    made.is_empty = stage.group.nodes.empty();
-    made.more = std::move(stage.more);
-    made.folds = std::move(stage.folds);
-    for (size_t i = 0; i < made.more.size(); ++i) {
-      const StageOperand& operand = made.more[i];
-      if (operand.role != Role::spread_buffer || is_spread[operand.index]) continue;
-      is_spread[operand.index] = true;
-      made.spreads.emplace_back(static_cast<uint16_t>(own + i), operand.index);
-    }
-    for (const OperandUse& use : made.code->uses_) {
-      if (use.operand >= own || !use.stored) continue;
-      for (const OperandUse& other : made.code->uses_) {
-        made.in_place = made.in_place ||
-                        (other.operand < own && other.loaded &&
-                         group.operands[other.operand].area == group.operands[use.operand].area);
-      }
-    }
-    way.stages.push_back(std::move(made));
+    if (manner == Manner::folding) split_folds(stage, way);
+    if (stage.group.nodes.empty() && stage.folds.empty()) continue;
+    auto code = GroupCompiler(stage.group, isa_, true).compile();
+    add_stage(std::move(stage), std::move(code), way);
   }
   return way;
+}
+
+void RowGroup::add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way& way) const {
+  const size_t own = group.operands.size();
+  StageCode made;
+  made.code = std::move(code);
+  made.over_rows = stage.over_rows;
+  made.is_empty = stage.group.nodes.empty();
+  made.more = std::move(stage.more);
+  made.folds = std::move(stage.folds);
+  std::vector<bool> is_spread(way.row_buffers);
+  for (const StageCode& before : way.stages) {
+    for (const auto& [pointer, buffer] : before.spreads) is_spread[buffer] = true;
+  }
+  for (size_t i = 0; i < made.more.size(); ++i) {
+    const StageOperand& operand = made.more[i];
+    if (operand.role != Role::spread_buffer || is_spread[operand.index]) continue;
+    is_spread[operand.index] = true;
+    made.spreads.emplace_back(static_cast<uint16_t>(own + i), operand.index);
+  }
+  for (const OperandUse& use : made.code->uses_) {
+    if (use.operand >= own || !use.stored) continue;
+    for (const OperandUse& other : made.code->uses_) {
+      made.in_place =
+          made.in_place || (other.operand < own && other.loaded &&
+                            group.operands[other.operand].area == group.operands[use.operand].area);
+    }
+  }
+  way.stages.push_back(std::move(made));
+}
+
+// Makes stages of their own of a stage's folds for which there are loops. They come before what is
+// left of it.
+void RowGroup::split_folds(Stage& stage, Way& way) const {
+  const size_t own = group.operands.size();
+  const std::vector<uint16_t> folds = stage.folds;
+  for (const uint16_t fold : folds) {
+    const StageOperand from = way.folds[fold].from;
+    const auto reads = [&](uint16_t other) {
+      const StageOperand& its = way.folds[other].from;
+      return its.role == from.role && its.index == from.index;
+    };
+    if (from.role != Role::passing_buffer || way.folds[fold].at ||
+        std::ranges::count_if(stage.folds, reads) != 1) {
+      continue;
+    }
+    const auto passes = [&](const Node& node) {
+      if (node.kind != NodeKind::store || node.b < own) return false;
+      const StageOperand& to = stage.more[node.b - own];
+      return to.role == from.role && to.index == from.index;
+    };
+    const auto is_other = [&](const Node& node) {
+      return node.kind == NodeKind::store && !passes(node);
+    };
+    Stage alone{stage.over_rows, without(stage.group, is_other), stage.more, {fold}};
+    auto code = GroupCompiler(alone.group, isa_, true).compile();
+    const FoldLoop* const loop = loop_of(*code, way.folds[fold]);
+    if (loop == nullptr) continue;
+    add_stage(std::move(alone), std::move(code), way);
+    way.stages.back().loop = loop;
+    std::erase(stage.folds, fold);
+    stage.group = without(stage.group, passes);
+    const auto stores = [](const Node& node) { return node.kind == NodeKind::store; };
+    if (std::ranges::none_of(stage.group.nodes, stores)) stage.group.nodes.clear();
+  }
+}
+
+// The loop that folds what code stores, if there is one.
+const FoldLoop* RowGroup::loop_of(const CompiledGroup& code, const Fold& fold) const {
+  // Without the store and the end. In a loop every operand runs on, which slots do not.
+  const size_t length = code.code_.size() - 2;
+  const auto in_slot = [&](const MicroOp& i) {
+    return i.x.pointer == code.operands_ || i.y.pointer == code.operands_;
+  };
+  if (std::ranges::any_of(code.code_, in_slot)) return nullptr;
+  for (int i = 0; i < kernels->fold_loop_count; ++i) {
+    const FoldLoop& loop = kernels->fold_loops[i];
+    if (loop.op == fold.op && loop.over_rows == fold.over_rows &&
+        static_cast<size_t>(loop.length) == length &&
+        std::equal(code.code_.begin(), code.code_.end() - 2, loop.code,
+                   [](const MicroOp& a, AnyCode b) { return a.code == b; })) {
+      return &loop;
+    }
+  }
+  return nullptr;
 }
 
 size_t RowGroup::bytes() const noexcept {

@@ -27,6 +27,7 @@ struct RowGroup {
     std::vector<StageOperand> more;
     std::vector<uint16_t> folds;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
+    const FoldLoop* loop = nullptr;  // that computes and folds; there is one fold
   };
   struct Way {
     std::vector<StageCode> stages;
@@ -52,7 +53,7 @@ struct RowGroup {
   std::vector<std::vector<std::unique_ptr<CompiledGroup>>> results;
 
  private:
-  static constexpr size_t kManners = 3;
+  static constexpr size_t kManners = 4;
 
   const Isa isa_;
   mutable std::mutex mutex_;
@@ -60,6 +61,9 @@ struct RowGroup {
   mutable std::array<std::unique_ptr<const Way>, kManners> ways_;
 
   Way compile(Manner manner) const;
+  void split_folds(Stage& stage, Way& way) const;
+  void add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way& way) const;
+  const FoldLoop* loop_of(const CompiledGroup& code, const Fold& fold) const;
 };
 
 }  // namespace hologram::cpu

@@ -11,10 +11,9 @@
 namespace hologram::cpu {
 namespace {
 
-// Bytes of a row that is put end to end with others; the less where rows have values to be spread
-// and nothing is folded, so that only the calls of the code are saved.
-constexpr int64_t kShortBytes = 4096, kShortSpreadBytes = 512;
-constexpr int64_t kBlockBytes = 8'192;   // of a block's elements, in the compute type
+// Bytes of a block's elements, in the compute type: of rows end to end, of rows that several stages
+// read, and of others.
+constexpr int64_t kShortBlockBytes = 8'192, kBlockBytes = 16'384, kPassBytes = 65'536;
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
@@ -93,14 +92,25 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
       rows_(binding.planes * binding.rows),
       columns_(binding.columns),
       classes_((columns_ + class_ - 1) / class_),
-      is_short_(columns_ * size_ <= (group.over_columns || group.over_rows || !group.spreads_rows
-                                         ? kShortBytes
-                                         : kShortSpreadBytes)) {
-  way_ = &group.way(is_short_ ? Manner::short_rows : Manner::keeping);
+      is_short_(puts_end_to_end()),
+      is_whole_(!is_short_ && classes_ == 1) {
+  way_ = &group.way(is_short_ ? Manner::short_rows : is_whole_ ? whole_manner() : Manner::keeping);
   for (uint16_t i = 0; i < way_->folds.size(); ++i) {
     if (way_->folds[i].over_rows) over_rows_.push_back(i);
   }
   choose_strides();
+}
+
+// Whether rows are run end to end: those that are shorter than what code works on at a time, or
+// than a tile where nothing has to be spread for it.
+bool RowRun::puts_end_to_end() const {
+  if (columns_ >= kernels_.lanes) return false;
+  const int64_t least = kernels_.lanes / 8 * kLoopVectors;
+  if (columns_ < least || !(group_.spreads_rows || group_.over_columns)) return true;
+  return std::ranges::any_of(group_.way(whole_manner()).stages, [&](const auto& stage) {
+    return !stage.over_rows && !stage.is_empty && stage.loop == nullptr &&
+           (!stage.code->is_loop() || (stage.in_place && columns_ != least));
+  });
 }
 
 RowRun::Memory RowRun::allocate(size_t bytes) {
@@ -128,8 +138,9 @@ void RowRun::choose_strides() {
 // Whether a block may not go on in the next plane.
 bool RowRun::stays_in_plane() const {
   if (!over_rows_.empty()) return true;
+  if (!is_short_ && !is_whole_) return false;
   for (const Operand& operand : group_.group.operands) {
-    if (!is_short_ || operand.layout == Layout::scalar || operand.spread == kEach) continue;
+    if (operand.layout == Layout::scalar || operand.spread == kEach) continue;
     if ((operand.spread & kColumns) != 0 && operand.spread != kColumns) return true;
   }
   return false;
@@ -143,7 +154,10 @@ void RowRun::plan(int threads) {
   strips_ = whole_rows ? 1 : classes_;
   const int64_t strip = whole_rows ? columns_ : std::min(columns_, class_);
   const int64_t most = is_short_ ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
-  block_ = std::clamp<int64_t>(kBlockBytes / size_ / strip, 1, most);
+  const auto passes =
+      std::ranges::count_if(way_->stages, [](const auto& stage) { return !stage.over_rows; });
+  const int64_t bytes = is_short_ ? kShortBlockBytes : passes == 1 ? kPassBytes : kBlockBytes;
+  block_ = std::clamp<int64_t>(bytes / size_ / strip, 1, most);
   if (is_short_ && block_ < most) {
     // Without a tail, if that is possible.
     const int64_t even = kernels_.lanes / std::gcd(int64_t{kernels_.lanes}, columns_);
@@ -161,7 +175,7 @@ void RowRun::plan(int threads) {
     way_ = &group_.way(Manner::computing);
   }
   const int64_t elements = is_short_ ? padded(block_ * columns_) : block_ * padded(columns_);
-  const int64_t passing = is_short_ ? elements : class_;
+  const int64_t passing = is_short_ || is_whole_ ? elements : class_;
   element_bytes_ = aligned(static_cast<size_t>((elements + kernels_.lanes) * size_));
   passing_bytes_ = aligned(static_cast<size_t>((passing + kernels_.lanes) * size_));
   const int64_t items = shares_classes_ ? classes_ : units_ * strips_;
@@ -225,7 +239,7 @@ void RowRun::set_up(Desk& desk, char* memory) const {
   std::vector<void*> operands;
   for (size_t s = 0; s < frames.size(); ++s) {
     const auto& stage = way_->stages[s];
-    StageFrame& made = desk.stages.emplace_back(StageFrame{&stage, frames[s], {}, {}});
+    StageFrame& made = desk.stages.emplace_back(StageFrame{&stage, frames[s], {}, {}, {}});
     operands.assign(binding_.operands, binding_.operands + own);
     if (!stage.over_rows) {
       for (const Repeated& its : desk.repeated) operands[its.operand] = its.memory;
@@ -245,7 +259,11 @@ void RowRun::set_up(Desk& desk, char* memory) const {
           break;
         case Role::passing_buffer:
           p = element_buffer(desk, more);
-          made.passing.emplace_back(pointer, p);
+          if (is_whole_) {
+            made.moving.push_back({pointer, p, 0, padded(columns_) * size_, true});
+          } else if (!is_short_) {
+            made.passing.emplace_back(pointer, p);
+          }
           break;
         case Role::columns: p = desk.columns; break;
         case Role::operand: break;
@@ -259,6 +277,7 @@ void RowRun::set_up(Desk& desk, char* memory) const {
       made.moving.push_back(
           {i, static_cast<char*>(binding_.operands[i]), plane_[i], row_[i], false});
     }
+    for (const Moving& m : made.moving) made.steps.push_back({m.pointer, m.row});
   }
 }
 
@@ -382,6 +401,8 @@ void RowRun::item(Desk& desk, int64_t number) {
         rows_stage(frame, first, n);
       } else if (is_short_) {
         short_rows(desk, frame, block);
+      } else if (is_whole_) {
+        whole_rows(desk, frame, block);
       } else {
         long_rows(desk, frame, block, columns);
       }
@@ -447,15 +468,14 @@ void RowRun::range(StageFrame& frame, Span elements) const {
   const auto& code = *frame.stage->code;
   const int64_t lanes = kernels_.lanes, left = elements.length() & (lanes - 1);
   const int64_t whole = elements.end - left;
-  char* const* const pointers = frame.pointers();
+  char** const pointers = frame.pointers();
   if (whole > elements.begin) {
-    code.run_(code.code_.data(), pointers, elements.begin * size_, whole * size_, nullptr, 0);
+    code.run_(code.code_.data(), pointers, {elements.begin * size_, whole * size_});
   }
   if (left == 0) return;
   if (whole > elements.begin && !frame.stage->in_place) {
     // Elements of the tile before it are computed again.
-    code.run_(code.code_.data(), pointers, (elements.end - lanes) * size_, elements.end * size_,
-              nullptr, 0);
+    code.run_(code.code_.data(), pointers, {(elements.end - lanes) * size_, elements.end * size_});
   } else {
     tail(frame, whole, left);
   }
@@ -487,7 +507,7 @@ void RowRun::tail(StageFrame& frame, int64_t at, int64_t n) const {
     std::memcpy(scratch, data, bytes);
     std::memset(scratch + bytes, 0, static_cast<size_t>(lanes) * use.size - bytes);
   }
-  kernels_.run(code.code_.data(), tile, 0, 1, nullptr, 0);
+  kernels_.run(code.code_.data(), tile, {0, kernels_.lanes * size_});
   for (const OperandUse& use : code.uses_) {
     if (!use.stored || use.operand >= own) continue;
     std::memcpy(bases[use.operand] + at * use.size, frame.frame + use.scratch,
@@ -531,7 +551,7 @@ void RowRun::rows_stage(StageFrame& frame, int64_t first, int64_t n) {
       }
       std::memset(scratch + count * use.size, 0, static_cast<size_t>(lanes - count) * use.size);
     }
-    kernels_.run(code.code_.data(), tile, 0, 1, nullptr, 0);
+    kernels_.run(code.code_.data(), tile, {0, kernels_.lanes * size_});
     for (const OperandUse& use : code.uses_) {
       if (!use.stored || use.operand >= own) continue;
       std::memcpy(bases[use.operand] + row * use.size, frame.frame + use.scratch,
@@ -549,15 +569,42 @@ void RowRun::each_fold(const StageFrame& frame, bool operands, Do&& act) const {
   }
 }
 
-// A block, end to end.
-void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
-  place(frame, block.first);
-  const Span columns{0, columns_};
-  const auto fold = [&](uint16_t number, const Fold& its, const char* from, DType dtype,
-                        const void* end) {
-    const auto stride = columns_ * static_cast<int64_t>(dtype_size(dtype));
+// fold(first row of the block, rows, accumulators, whether they hold earlier rows) for the rows of
+// each chunk that a block has.
+template <class Fold>
+void RowRun::each_chunk(const Desk& desk, uint16_t fold, const Block& block, Span columns,
+                        Fold&& rows) const {
+  for (int64_t done = 0; done < block.count;) {
+    const int64_t at = block.in_unit + done, in_chunk = at % kFoldRows;
+    const int64_t n = std::min(kFoldRows - in_chunk, block.count - done);
+    rows(done, n, chunk_of(desk, fold, at / kFoldRows) + columns.begin * size_, in_chunk != 0);
+    done += n;
+    const bool last = block.last && done == block.count;
+    if (last || in_chunk + n == kFoldRows) end_chunk(desk, fold, at / kFoldRows, last, columns);
+  }
+}
+
+// The folds of a block's rows, each of which is within a class, or end to end with the others.
+void RowRun::fold_block(Desk& desk, const StageFrame& frame, const Block& block,
+                        bool operands) const {
+  each_fold(frame, operands, [&](uint16_t number, const Fold& its) {
+    DType dtype = kernels_.own;
+    const char* from = nullptr;
+    const char* end = nullptr;
+    int64_t stride = (is_short_ ? columns_ : padded(columns_)) * size_;
+    if (operands) {
+      const uint16_t operand = its.from.index;
+      dtype = group_.group.operands[operand].dtype;
+      const auto row = columns_ * static_cast<int64_t>(dtype_size(dtype));
+      stride = is_short_ ? row : row_[operand];
+      from = frame.pointers()[operand];
+      end = readable(operand, from + (block.count - 1) * stride + row);
+    } else {
+      from = element_buffer(desk, its.from);
+      end = from + element_bytes_;
+    }
     if (its.over_rows) {
-      fold_down(desk, number, from, dtype, stride, block, columns);
+      fold_down(desk, number, from, dtype, stride, block, {0, columns_});
     } else if (its.at) {
       pick(kernels_.own, dtype, row_buffer(desk, its.result), row_buffer(desk, *its.at), from,
            block.count, columns_, stride, 0);
@@ -565,26 +612,78 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
       kernels_of(its).rows[static_cast<size_t>(dtype)](row_buffer(desk, its.result), from,
                                                        block.count, columns_, stride, end);
     }
-  };
-  each_fold(frame, true, [&](uint16_t number, const Fold& its) {
-    const uint16_t operand = its.from.index;
-    const DType dtype = group_.group.operands[operand].dtype;
-    const char* const from = frame.pointers()[operand];
-    const int64_t bytes = block.count * columns_ * static_cast<int64_t>(dtype_size(dtype));
-    fold(number, its, from, dtype, readable(operand, from + bytes));
   });
+}
+
+// A block, end to end.
+void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
+  place(frame, block.first);
+  fold_block(desk, frame, block, true);
   if (frame.stage->is_empty) return;
   for (const auto& [pointer, buffer] : frame.stage->spreads) {
     kernels_.spread(frame.pointers()[pointer], row_buffer(desk, buffer), block.count, columns_);
   }
   range(frame, {0, block.count * columns_});
-  each_fold(frame, false, [&](uint16_t number, const Fold& its) {
-    const char* const from = element_buffer(desk, its.from);
-    fold(number, its, from, kernels_.own, from + element_bytes_);
-  });
+  fold_block(desk, frame, block, false);
 }
 
-// Row by row.
+// A block, row by row, from registers to the fold.
+void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
+  const FoldLoop& loop = *frame.stage->loop;
+  const uint16_t number = frame.stage->folds.front();
+  place(frame, block.first);
+  const auto run = [&](int64_t at, int64_t rows, char* to, bool continues) {
+    Extent extent{0, columns_ * size_};
+    extent.rows = rows;
+    extent.steps = frame.steps.data();
+    extent.step_count = static_cast<int>(frame.steps.size());
+    loop.run(frame.stage->code->code_.data(), frame.pointers(), extent, to, continues);
+    if (at + rows < block.count) point(frame, block.first + at + rows, block.first);
+  };
+  if (loop.over_rows) {
+    each_chunk(desk, number, block, {0, columns_}, run);
+    return;
+  }
+  char* const to = row_buffer(desk, way_->folds[number].result);
+  for (int64_t at = 0; at < block.count;) {
+    const int64_t rows = std::min(block.count - at, plane_rows_ - (block.first + at) % plane_rows_);
+    run(at, rows, to + at * size_, false);
+    at += rows;
+  }
+}
+
+// A block, row by row.
+void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
+  if (frame.stage->loop != nullptr) {
+    fold_loop(desk, frame, block);
+    return;
+  }
+  place(frame, block.first);
+  fold_block(desk, frame, block, true);
+  if (frame.stage->is_empty) return;
+  const auto& code = *frame.stage->code;
+  const int64_t end = block.first + block.count;
+  const bool by_row = frame.stage->in_place && columns_ % kernels_.lanes != 0 &&
+                      (columns_ > kernels_.lanes || !code.is_loop());
+  for (int64_t row = block.first;;) {
+    if (by_row) {
+      range(frame, {0, columns_});
+      ++row;
+    } else {
+      Extent rows{0, columns_ * size_};
+      rows.rows = std::min(end - row, plane_rows_ - row % plane_rows_);
+      rows.steps = frame.steps.data();
+      rows.step_count = static_cast<int>(frame.steps.size());
+      code.run_(code.code_.data(), frame.pointers(), rows);
+      row += rows.rows;
+    }
+    if (row == end) break;
+    point(frame, row, block.first);
+  }
+  fold_block(desk, frame, block, false);
+}
+
+// Class by class.
 void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns) {
   place(frame, block.first);
   fold_operands_down(desk, frame, block, columns);
@@ -693,15 +792,9 @@ char* RowRun::chunk_of(const Desk& desk, uint16_t fold, int64_t chunk) const {
 void RowRun::fold_down(Desk& desk, uint16_t fold, const char* from, DType dtype, int64_t stride,
                        const Block& block, Span columns) const {
   const auto kernel = kernels_of(way_->folds[fold]).columns[static_cast<size_t>(dtype)];
-  for (int64_t done = 0; done < block.count;) {
-    const int64_t at = block.in_unit + done, in_chunk = at % kFoldRows;
-    const int64_t n = std::min(kFoldRows - in_chunk, block.count - done);
-    kernel(chunk_of(desk, fold, at / kFoldRows) + columns.begin * size_, from + done * stride, n,
-           columns.length(), stride, in_chunk != 0);
-    done += n;
-    const bool last = block.last && done == block.count;
-    if (last || in_chunk + n == kFoldRows) end_chunk(desk, fold, at / kFoldRows, last, columns);
-  }
+  each_chunk(desk, fold, block, columns, [&](int64_t done, int64_t rows, char* to, bool continues) {
+    kernel(to, from + done * stride, rows, columns.length(), stride, continues);
+  });
 }
 
 // Joins it with its neighbours, two at a time. `last`: of the unit.

@@ -45,6 +45,7 @@ class RowRun {
     char* frame;
     std::vector<Moving> moving;
     std::vector<std::pair<uint16_t, char*>> passing;  // pointers and buffers
+    std::vector<RowStep> steps;                       // of `moving`, from row to row
     char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
     char** pointers() { return reinterpret_cast<char**>(frame); }
   };
@@ -73,6 +74,10 @@ class RowRun {
     bool last;        // of the unit
   };
 
+  bool puts_end_to_end() const;
+  Manner whole_manner() const {
+    return columns_ % (kernels_.lanes / 8) == 0 ? Manner::folding : Manner::keeping;
+  }
   void choose_strides();
   bool is_repeated(size_t operand) const {
     const Operand& its = group_.group.operands[operand];
@@ -94,7 +99,10 @@ class RowRun {
   void item(Desk& desk, int64_t number);
   void share_classes(std::vector<Desk>& desks, Parallel& parallel);
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
+  void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
+  void fold_loop(Desk& desk, StageFrame& frame, const Block& block);
+  void whole_rows(Desk& desk, StageFrame& frame, const Block& block);
   void long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns);
   void place(StageFrame& frame, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
@@ -112,6 +120,9 @@ class RowRun {
   void fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
                           Span columns) const;
   void finish_row(const Desk& desk, const StageFrame& frame, int64_t in_block) const;
+  template <class Fold>
+  void each_chunk(const Desk& desk, uint16_t fold, const Block& block, Span columns,
+                  Fold&& rows) const;
   void fold_down(Desk& desk, uint16_t fold, const char* from, DType dtype, int64_t stride,
                  const Block& block, Span columns) const;
   char* chunk_of(const Desk& desk, uint16_t fold, int64_t chunk) const;
@@ -145,6 +156,7 @@ class RowRun {
   const int64_t columns_;
   const int64_t classes_;                    // of a row
   const bool is_short_;                      // rows are put end to end
+  const bool is_whole_;                      // they are not, and a row is within a class
   int64_t block_ = 1;                        // rows that go through the stages together
   size_t element_bytes_ = 0;                 // of a buffer of elements
   size_t passing_bytes_ = 0;                 // of a passing one

@@ -19,6 +19,7 @@
 #endif
 
 #define HOLOGRAM_INLINE [[gnu::always_inline]] inline
+#define HOLOGRAM_INLINED __attribute__((always_inline))  // of a lambda
 
 namespace hologram::cpu {
 

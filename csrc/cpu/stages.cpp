@@ -281,7 +281,8 @@ class Splitting {
   bool is_kept(const Building& b, uint16_t value) const {
     switch (manner_) {
       case Manner::computing: return false;
-      case Manner::keeping: return cost(b, value) >= kDear;
+      case Manner::keeping:
+      case Manner::folding: return cost(b, value) >= kDear;
       case Manner::short_rows: break;
     }
     // What is folded is in a buffer already.

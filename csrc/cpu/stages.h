@@ -26,7 +26,9 @@ enum class Role : uint8_t {
 
 // How a group goes through stages. Short rows are put end to end: a block of them is one row to the
 // code. Of long rows a stage may compute again what is dear, where keeping it would take too much.
-enum class Manner : uint8_t { short_rows, keeping, computing };
+// Where rows are whole numbers of registers, what is folded may pass from registers to the fold
+// (FoldLoop in cpu/kernel_table.h); else it is as `keeping`.
+enum class Manner : uint8_t { short_rows, keeping, computing, folding };
 
 struct StageOperand {
   Role role;

@@ -23,6 +23,10 @@ struct MicroOp {
   Reference x, y;
 };
 
+// Vector registers that a precompiled loop works on at a time, of a tile's eight: it can run over
+// rows of so many.
+constexpr int kLoopVectors = 4;
+
 // Tiles of a row that are run at a time where an operand has to be copied.
 constexpr int64_t kRowTiles = 4;
 
@@ -33,8 +37,24 @@ struct Prefetch {
   long distance;
 };
 
-// Runs code over tiles from byte `begin` of the compute type's elements to `end`.
-using RunCode = void (*)(const MicroOp* code, char* const* bases, long begin, long end,
-                         const Prefetch* prefetches, int prefetch_count);
+// By how much a pointer moves from one row to the next.
+struct RowStep {
+  int32_t pointer;
+  long bytes;
+};
+
+// What code runs over: of each of some rows the elements from byte `begin` of the compute type's to
+// `end`, at least a tile, or what a loop works on at a time. Where it does not end with a tile, the
+// last one begins where it has to: elements are computed twice, so nothing may be stored to what is
+// loaded. After it the pointers are at the last row.
+struct Extent {
+  long begin, end;
+  long rows = 1;
+  const RowStep* steps = nullptr;
+  int step_count = 0;
+  const Prefetch* prefetches = nullptr;
+  int prefetch_count = 0;
+};
+using RunCode = void (*)(const MicroOp* code, char** bases, const Extent& extent);
 
 }  // namespace hologram::cpu
