@@ -60,6 +60,8 @@ OVER_ROWS = {
     "argmax",
     "argmin",
     "count_nonzero",
+    "cumprod",
+    "cumsum",
     "linalg_vector_norm",
     "logsumexp",
     "max",

@@ -20,6 +20,7 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
       over_columns = over_columns || node.b == kRows;
       over_rows = over_rows || node.b != kRows;
     }
+    if (node.kind == NodeKind::scan) (node.b == kMiddle ? scans_down : scans_along) = true;
     if (node.kind != NodeKind::store) continue;
     for (size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].area == operands[node.b].area) written[i] = true;
@@ -32,6 +33,15 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
         (static_cast<size_t>(node.op) >= kOpInfos.size() ||
          kernels->folds[static_cast<size_t>(node.op)].join == nullptr)) {
       throw Error("cannot compute the group: a fold that its compute type does not have");
+    }
+    if (node.kind != NodeKind::store || group.nodes[node.a].kind != NodeKind::scan) continue;
+    const Node& scan = group.nodes[node.a];
+    const Operand& to = operands[node.b];
+    if (!takes_scan(to.dtype, scan.dtype) || to.layout != Layout::dense || to.spread != kEach ||
+        static_cast<size_t>(scan.op) >= kOpInfos.size() ||
+        kernels->scans[static_cast<size_t>(scan.op)].along.of_own[static_cast<size_t>(to.dtype)] ==
+            nullptr) {
+      throw Error("cannot compute the group: a scan that its compute type does not have");
     }
   }
   for (const Fold& fold : way(Manner::short_rows).folds) {
@@ -62,6 +72,7 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   Stages parts = split(group, manner);
   Way way;
   way.folds = std::move(parts.folds);
+  way.scans = parts.scans;
   way.row_buffers = parts.row_buffers;
   way.element_buffers = parts.element_buffers;
   way.passing_buffers = parts.passing_buffers;
@@ -75,6 +86,7 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
     made.is_empty = stage.group.nodes.empty();
     made.more = std::move(stage.more);
     made.folds = std::move(stage.folds);
+    made.scans = std::move(stage.scans);
     for (size_t i = 0; i < made.more.size(); ++i) {
       const StageOperand& operand = made.more[i];
       if (operand.role != Role::spread_buffer || is_spread[operand.index]) continue;

@@ -19,7 +19,8 @@ namespace hologram::cpu {
 // row. An item's rows go through the stages a block at a time, so that a block stays in the cache.
 // A block of short rows is one row to the code of a stage: what there is one of for each column is
 // repeated, and what there is one of for each row is spread. Of few long rows the classes are
-// shared out, stage by stage.
+// shared out, stage by stage, but where a scan goes from one to the next. Where scans go down the
+// rows, an item is some columns of a plane.
 class RowRun {
  public:
   RowRun(const RowGroup& group, const Binding& binding);
@@ -59,6 +60,7 @@ class RowRun {
     std::vector<StageFrame> stages;
     char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials, *columns;
     std::vector<Repeated> repeated;
+    char* running;     // values of scans
     char* spare;       // accumulators of chunks that are joined with a neighbour
     int64_t unit = 0;  // of the item: the chunks whose accumulators folds over rows go to
   };
@@ -91,7 +93,9 @@ class RowRun {
     return kernels_.folds[static_cast<size_t>(fold.op)];
   }
 
+  int64_t items() const { return (group_.scans_down ? binding_.planes : units_) * strips_; }
   void item(Desk& desk, int64_t number);
+  void rows_of_item(Desk& desk, int64_t unit, int64_t strip);
   void share_classes(std::vector<Desk>& desks, Parallel& parallel);
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
@@ -132,6 +136,14 @@ class RowRun {
   void join_neighbours(uint16_t fold, char* parts, int64_t count, int64_t elements,
                        int64_t stride) const;
   void finish_units();
+
+  // Scans (row_scan.cpp): of a stage, those that read operands or those that read buffers.
+  size_t running_bytes() const;
+  char* running_of(const Desk& desk, const Scan& scan) const;
+  void scan(const Desk& desk, const StageFrame& frame, const Block& block, Span columns,
+            bool operands) const;
+  bool scans_buffers(const StageFrame& frame) const;
+
   char* partial_of(int64_t unit, uint16_t fold) const;
   int64_t number_of(uint16_t fold) const;  // among the folds over rows
 
