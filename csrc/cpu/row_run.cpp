@@ -151,7 +151,7 @@ void RowRun::plan(int threads) {
     const int64_t even = kernels_.lanes / std::gcd(int64_t{kernels_.lanes}, columns_);
     if (block_ >= even) block_ -= block_ % even;
   }
-  if (group_.scans_along && !is_short_) block_ = std::max(block_, std::min(kScannedRows, rows_));
+  if (group_.scans_along) block_ = std::max(block_, std::min(kScannedRows, rows_));
   if (!over_rows_.empty()) block_ = std::min(block_, kUnitRows);
   unit_rows_ = over_rows_.empty() ? block_ : kUnitRows;
   const int64_t unit_of = by_plane_ ? plane_rows_ : rows_;

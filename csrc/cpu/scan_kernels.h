@@ -28,6 +28,32 @@ struct Scans {
     static constexpr long kFrom = sizeof(D), kTo = sizeof(E);
     static constexpr Running kStart = static_cast<Running>(Row::kInfo.identity + 0.0);  // +0 of -0
 
+    // Elements of half types are converted a few registers at a time.
+    static constexpr bool kHalf = (dtype_bit(to) & kHalves) != 0;
+    static constexpr long kPart = 4 * Vec::kLanes;
+
+    HOLOGRAM_INLINE static void load_part(T* part, const char* from_elements, long count) {
+      const long whole = count / Vec::kLanes, left = count % Vec::kLanes;
+      for (long k = 0; k < whole; ++k) {
+        store_lanes(part + k * Vec::kLanes, Lanes<T, from, W>::load(from_elements, k));
+      }
+      if (left == 0) return;
+      char copy[Vec::kLanes * kFrom] = {};
+      __builtin_memcpy(copy, from_elements + (count - left) * kFrom,
+                       static_cast<size_t>(left * kFrom));
+      store_lanes(part + count - left, Lanes<T, from, W>::load(copy, 0));
+    }
+    HOLOGRAM_INLINE static void store_part(char* to_elements, const T* part, long count) {
+      const long whole = count / Vec::kLanes, left = count % Vec::kLanes;
+      for (long k = 0; k < whole; ++k) {
+        Lanes<T, to, W>::store(to_elements, k, load_lanes<T, W>(part + k * Vec::kLanes));
+      }
+      if (left == 0) return;
+      char copy[Vec::kLanes * kTo];
+      Lanes<T, to, W>::store(copy, 0, load_lanes<T, W>(part + count - left));
+      __builtin_memcpy(to_elements + (count - left) * kTo, copy, static_cast<size_t>(left * kTo));
+    }
+
     HOLOGRAM_INLINE static Running step(Running running, const char* from_element,
                                         char* to_element) {
       D element;
@@ -47,7 +73,26 @@ struct Scans {
       Running now[rows];
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) now[r] = continues ? running[r] : kStart;
-      for (long c = 0; c < columns; ++c) {
+      if constexpr (kHalf) {
+        T parts[rows][kPart];
+        for (long c = 0; c < columns; c += kPart) {
+          const long count = columns - c < kPart ? columns - c : kPart;
+          for (int r = 0; r < rows; ++r) {
+            load_part(parts[r], from_row + r * from_stride + c * kFrom, count);
+          }
+          for (long i = 0; i < count; ++i) {
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; ++r) {
+              T& x = parts[r][i];
+              x = now[r] = Row::template apply<T>(now[r], x, x);
+            }
+          }
+          for (int r = 0; r < rows; ++r) {
+            store_part(to_row + r * to_stride + c * kTo, parts[r], count);
+          }
+        }
+      }
+      for (long c = 0; c < columns && !kHalf; ++c) {
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
           now[r] = step(now[r], from_row + r * from_stride + c * kFrom,
@@ -128,6 +173,20 @@ struct Scans {
       for (; c + Vec::kLanes <= columns; c += Vec::kLanes) {
         down_some<1>(out + c * kTo, in + c * kFrom, running + c, rows, to_stride, from_stride,
                      continues);
+      }
+      if (kHalf && c < columns) {
+        for (long r = 0; r < rows; ++r) {
+          T part[Vec::kLanes];
+          load_part(part, in + r * from_stride + c * kFrom, columns - c);
+          for (long i = 0; i < columns - c; ++i) {
+            const auto before = r != 0 || continues ? running[c + i] : kStart;
+            const auto x = static_cast<Running>(part[i]);
+            running[c + i] = Row::template apply<Running>(before, x, x);
+            part[i] = static_cast<T>(running[c + i]);
+          }
+          store_part(out + r * to_stride + c * kTo, part, columns - c);
+        }
+        return;
       }
       for (; c < columns; ++c) {
         Running now = continues ? running[c] : kStart;
