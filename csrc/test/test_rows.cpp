@@ -289,19 +289,19 @@ TEST(rows_scans) {
   Random random(31);
   for (const auto& [type, dtype, memory] : kScanned) {
     for (const Shape shape : kShapes) {
-      for (const Op op : {Op::add, Op::mul}) {
-        for (const Spread axis : {kColumns, kMiddle}) {
-          RowBuilder b(type);
-          const uint16_t x = b.load(b.operand(memory), dtype), out = b.spread(memory, kEach);
-          b.store(b.scan(op, dtype, x, axis), out);
-          CHECK(equal_on_all(b.group, shape, random));
-          RowBuilder c(type);
-          const uint16_t y = c.spread(memory, kEach);
-          const uint16_t bias = c.load(c.spread(memory, kColumns), dtype);
-          const uint16_t sum = c.op(Op::add, dtype, c.load(y, dtype), bias);
-          c.store(c.scan(op, dtype, sum, axis), y);
-          CHECK(equal_on_all(c.group, shape, random));
-        }
+      for (const Spread axis : {kColumns, kMiddle}) {
+        const Op op = random() % 2 == 0 ? Op::add : Op::mul,
+                 other = op == Op::add ? Op::mul : Op::add;
+        RowBuilder b(type);
+        const uint16_t x = b.load(b.operand(memory), dtype), out = b.spread(memory, kEach);
+        b.store(b.scan(op, dtype, x, axis), out);
+        CHECK(equal_on_all(b.group, shape, random));
+        RowBuilder c(type);
+        const uint16_t y = c.spread(memory, kEach);
+        const uint16_t bias = c.load(c.spread(memory, kColumns), dtype);
+        const uint16_t sum = c.op(Op::add, dtype, c.load(y, dtype), bias);
+        c.store(c.scan(other, dtype, sum, axis), y);
+        CHECK(equal_on_all(c.group, shape, random));
       }
     }
   }
