@@ -44,6 +44,8 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
       throw Error("cannot compute the group: a scan that its compute type does not have");
     }
   }
+  const auto& stages = way(Manner::short_rows).stages;
+  only_scans_down = scans_down && !scans_along && stages.size() == 1 && stages[0].only_scans();
   for (const Fold& fold : way(Manner::short_rows).folds) {
     auto& stores = results.emplace_back();
     for (const uint16_t operand : fold.stored) {

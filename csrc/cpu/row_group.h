@@ -1,6 +1,7 @@
 // Groups over rows (cpu/stages.h), compiled.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -28,6 +29,13 @@ struct RowGroup {
     std::vector<uint16_t> folds;
     std::vector<Scan> scans;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
+
+    bool scans_buffers() const {
+      return std::ranges::any_of(scans,
+                                 [](const Scan& scan) { return scan.from.role != Role::operand; });
+    }
+    // Of operands, and there is nothing else.
+    bool only_scans() const { return is_empty && folds.empty() && !scans_buffers(); }
   };
   struct Way {
     std::vector<StageCode> stages;
@@ -48,6 +56,7 @@ struct RowGroup {
   std::vector<bool> written;                     // by operand: something of its memory is stored to
   bool over_columns = false, over_rows = false;  // there are such folds
   bool scans_along = false, scans_down = false;  // there are such scans
+  bool only_scans_down = false;                  // and nothing else, of operands
   bool stores_rows = false;                      // a stage over rows stores to an operand
   bool spreads_rows = false;                     // an operand has a value for each row
   // Of each fold over rows, and each operand that it is stored to: stores the accumulators as that

@@ -18,6 +18,7 @@ constexpr int64_t kBlockBytes = 8'192;   // of a block's elements, in the comput
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
 constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
+constexpr int64_t kScannedDown = 16;     // for which running values are worth a load
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
 constexpr size_t kAlignment = 64;
 constexpr size_t kStackDesk = 65'536;
@@ -94,7 +95,8 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
       rows_(binding.planes * binding.rows),
       columns_(binding.columns),
       classes_((columns_ + class_ - 1) / class_),
-      is_short_(columns_ * size_ <= (group.over_columns || group.over_rows || !group.spreads_rows
+      is_short_(!group.only_scans_down &&
+                columns_ * size_ <= (group.over_columns || group.over_rows || !group.spreads_rows
                                          ? kShortBytes
                                          : kShortSpreadBytes)) {
   way_ = &group.way(is_short_ ? Manner::short_rows : Manner::keeping);
@@ -142,8 +144,13 @@ void RowRun::plan(int threads) {
   const bool whole_rows =
       is_short_ || group_.over_columns || group_.stores_rows || group_.scans_along;
   by_plane_ = stays_in_plane();
-  strips_ = whole_rows ? 1 : classes_;
-  const int64_t strip = whole_rows ? columns_ : std::min(columns_, class_);
+  strip_ = class_;
+  if (group_.scans_down) {
+    const int64_t parts = (threads_ + binding_.planes - 1) / binding_.planes;
+    strip_ = std::min(class_, padded((columns_ + parts - 1) / parts));
+  }
+  strips_ = whole_rows ? 1 : (columns_ + strip_ - 1) / strip_;
+  const int64_t strip = whole_rows ? columns_ : std::min(columns_, strip_);
   const int64_t most = is_short_ ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
   block_ = std::clamp<int64_t>(kBlockBytes / size_ / strip, 1, most);
   if (is_short_ && block_ < most) {
@@ -152,6 +159,7 @@ void RowRun::plan(int threads) {
     if (block_ >= even) block_ -= block_ % even;
   }
   if (group_.scans_along) block_ = std::max(block_, std::min(kScannedRows, rows_));
+  if (group_.only_scans_down) block_ = std::max(block_, std::min(kScannedDown, rows_));
   if (!over_rows_.empty()) block_ = std::min(block_, kUnitRows);
   unit_rows_ = over_rows_.empty() ? block_ : kUnitRows;
   const int64_t unit_of = by_plane_ ? plane_rows_ : rows_;
@@ -374,8 +382,8 @@ void RowRun::item(Desk& desk, int64_t number) {
 }
 
 void RowRun::rows_of_item(Desk& desk, int64_t unit, int64_t strip) {
-  const Span columns{strip * class_,
-                     strips_ == 1 ? columns_ : std::min((strip + 1) * class_, columns_)};
+  const Span columns{strip * strip_,
+                     strips_ == 1 ? columns_ : std::min((strip + 1) * strip_, columns_)};
   const int64_t plane = by_plane_ ? unit / units_per_plane_ : 0;
   const int64_t limit = by_plane_ ? (plane + 1) * plane_rows_ : rows_;
   const int64_t begin =
@@ -600,15 +608,16 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
 // Row by row.
 void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns) {
   place(frame, block.first);
+  if (frame.stage->only_scans()) return scan(desk, frame, block, columns, true);
   fold_operands_down(desk, frame, block, columns);
   for (int64_t row = block.first;;) {
     const int64_t in_block = row - block.first;
-    if (frame.stage->folds.empty() && !scans_buffers(frame)) {
-      if (!frame.stage->is_empty) range(frame, columns);
+    if (frame.stage->folds.empty() && !frame.stage->scans_buffers()) {
+      range(frame, columns);
     } else {
       fold_operand_rows(desk, frame, in_block, columns);
       const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
-      const bool has_parts = !frame.stage->is_empty || scans_buffers(frame);
+      const bool has_parts = !frame.stage->is_empty || frame.stage->scans_buffers();
       for (int64_t at = columns.begin; at < columns.end && has_parts; at += class_) {
         part(desk, frame, one, {at, std::min(at + class_, columns.end)});
       }

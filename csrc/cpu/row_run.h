@@ -142,7 +142,6 @@ class RowRun {
   char* running_of(const Desk& desk, const Scan& scan) const;
   void scan(const Desk& desk, const StageFrame& frame, const Block& block, Span columns,
             bool operands) const;
-  bool scans_buffers(const StageFrame& frame) const;
 
   char* partial_of(int64_t unit, uint16_t fold) const;
   int64_t number_of(uint16_t fold) const;  // among the folds over rows
@@ -162,7 +161,7 @@ class RowRun {
   size_t passing_bytes_ = 0;                 // of a passing one
   int64_t unit_rows_ = 1;                    // of an item
   int64_t units_per_plane_ = 1, units_ = 1;  // of rows
-  int64_t strips_ = 1;                       // of columns
+  int64_t strips_ = 1, strip_ = 0;           // of columns; how many each has
   bool by_plane_ = false;                    // units do not go beyond a plane
   bool shares_classes_ = false;
   int threads_ = 1;

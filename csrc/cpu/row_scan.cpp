@@ -20,11 +20,6 @@ char* RowRun::running_of(const Desk& desk, const Scan& scan) const {
   return desk.running + running_bytes() / way_->scans * scan.number;
 }
 
-bool RowRun::scans_buffers(const StageFrame& frame) const {
-  return std::ranges::any_of(frame.stage->scans,
-                             [](const Scan& scan) { return scan.from.role != Role::operand; });
-}
-
 // Some columns of the rows of a block. The pointers of operands are at its first one.
 void RowRun::scan(const Desk& desk, const StageFrame& frame, const Block& block, Span columns,
                   bool operands) const {
