@@ -117,7 +117,7 @@ $(SIM): $(wildcard test/sim/*) $(MODULE)
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
-  programs quick reductions)
+  programs quick reductions scans)
 
 # Poison would be measured by the tests that measure.
 test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both)

@@ -317,7 +317,7 @@ ROUTES = {
     "bool": lambda x: float(bool(x[-1] == 1)),
     "clone": lambda x: x.clone().cpu()[-1].item(),
     "nonzero": lambda x: len(x.nonzero()) / N,
-    "delegated": lambda x: x.cumsum(0)[0].item(),
+    "delegated": lambda x: x.flip(0)[0].item(),
     "sparse": lambda x: x.to_sparse().values()[-1].item(),
     "resize_": lambda x: x.resize_(2 * N).cpu()[N - 1].item(),
     "storage_resize_": lambda x: (x.untyped_storage().resize_(8 * N), x.cpu()[-1].item())[1],

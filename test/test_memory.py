@@ -145,7 +145,7 @@ class TestStatistics(HologramTestCase):
             total = torch.hologram.get_device_properties().total_memory
             torch.hologram.set_per_process_memory_fraction(64 * {MIB} / total)
             x = torch.ones(40 * {MIB} // 4, device="hologram")
-            for call in (lambda: torch.sigmoid(x), lambda: torch.sort(x), lambda: x.cumsum(0)):
+            for call in (lambda: torch.sigmoid(x), lambda: torch.sort(x), lambda: x.flip(0)):
                 try:
                     call()
                 except torch.OutOfMemoryError as error:

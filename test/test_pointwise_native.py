@@ -45,7 +45,7 @@ OTHER_DTYPES = (
 SIZES = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1023, 32767, 32768, 32769)
 
 # Native kernels that are no row of the op table.
-# Reductions and programs over rows, which test_reductions.py is about.
+# Reductions, scans and programs over rows: test_reductions.py and test_scans.py are about them.
 OVER_ROWS = {
     "_log_softmax",
     "_log_softmax_backward_data",
@@ -60,6 +60,10 @@ OVER_ROWS = {
     "argmax",
     "argmin",
     "count_nonzero",
+    "cumprod",
+    "cumprod_",
+    "cumsum",
+    "cumsum_",
     "linalg_vector_norm",
     "logsumexp",
     "max",

@@ -54,22 +54,32 @@ class TestPrograms(HologramTestCase):
             self.assertEqual(common - totals.flushes.keys(), set())
 
     def test_programs_fold(self):
-        """Passes fold along rows, down them and both; most of them compute something besides."""
+        """Passes fold along rows, down them and both; most of them compute something besides.
+
+        So do scans, to which something is computed in the same pass.
+        """
         passes = fused = 0
         folds: Counter = Counter()
-        for seed in range(80):
+        scans: Counter = Counter()
+        for seed in range(160):
             code = compile(programs.text_of(programs.program(seed)), f"seed {seed}", "exec")
             explanation = hologram.explain(lambda code=code: programs.run(code))
             for part in (part for flush in explanation.flushes for part in flush.passes):
                 values = [line.partition(" = ")[2] for line in part.code if " = load" not in line]
                 of_pass = [re.fullmatch(r"\w+\.\w+ %\d+ by (.+)", value) for value in values]
                 spreads = [fold[1] for fold in of_pass if fold]
+                ways = [re.fullmatch(r"cum\w+\.\w+ %\d+ (.+ rows)", value) for value in values]
+                scanned = [way[1] for way in ways if way]
+                scans.update(scanned)
+                scans["fused"] += bool(scanned) and len(values) > len(scanned)
                 passes += 1
                 folds.update(spreads)
                 fused += bool(spreads) and len(values) > len(spreads)
         self.assertGreater(fused, passes / 4)
         for spread in ("row", "column", "plane and column"):
-            self.assertGreater(folds[spread], 5, folds)
+            self.assertGreater(folds[spread], 10, folds)
+        for way in ("along rows", "down rows", "fused"):
+            self.assertGreater(scans[way], 10, scans)
 
     def test_every_reason_to_run_a_program(self):
         """Those of expensive lines too, each with work that is pending."""

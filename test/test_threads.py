@@ -114,8 +114,8 @@ class TestAliases(ThreadsTestCase):
         for _ in range(40):
             x = torch.arange(64.0, device="hologram").flip(0)
             before = torch.hologram.memory_allocated()
-            results = in_threads(lambda number, x=x: x.cumsum(0)[-1].item())
-            self.assertEqual(results, [2016.0] * THREADS)
+            results = in_threads(lambda number, x=x: x.flip(0)[-1].item())
+            self.assertEqual(results, [63.0] * THREADS)
             self.assertEqual(torch.hologram.memory_allocated(), before)
             self.assertEqual(_C.alias_as_cpu(x).data_ptr(), x.data_ptr())
 
@@ -202,7 +202,7 @@ class TestOperators(ThreadsTestCase):
         def work(number):
             x = torch.zeros(500, device="hologram")
             for _ in range(100):
-                x.add_(number).cumsum_(0).zero_().add_(number).mul_(2)
+                x.add_(number).hypot_(x).zero_().add_(number).mul_(2)
             return x
 
         for number, x in enumerate(in_threads(work)):

@@ -220,6 +220,18 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "what a scan makes is read before it has been made",
+        GROUPING,
+        "if (is_only_stored(draft.nodes[value.node])) return false;",
+        "",
+    ),
+    Mutant(
+        "a scan goes on from what the plane before it came to",
+        "csrc/cpu/row_scan.cpp",
+        "scan.down ? block.first % plane_rows_ != 0",
+        "scan.down ? block.first != 0",
+    ),
+    Mutant(
         "what is picked may be told by each element",
         ALGEBRA,
         "if (is_column && (spreads[y] & kColumns) == 0) {",

@@ -46,6 +46,8 @@ class Builder {
   // Folds a value with an element for each of a space's into one of smaller spread. What follows is
   // computed for each of the result's elements.
   View fold(Op op, View value, Dimensions dimensions, Spread spread);
+  // Scans a value with an element for each of a space's; axis as of NodeKind::scan.
+  View scan(Op op, View value, Dimensions dimensions, Spread axis);
   // A value that is computed anew, in the dtype of the builder.
   View copy(const View& value);
   // A dense copy of a strided view, of which the sizes stay until it is recorded.

@@ -89,6 +89,7 @@ void register_pointwise() {
   register_channel_norms();
   register_arg_reductions();
   register_losses();
+  register_scans();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

@@ -80,6 +80,15 @@ View Builder::fold(Op op, View value, Dimensions dimensions, Spread spread) {
   return result;
 }
 
+View Builder::scan(Op op, View value, Dimensions dimensions, Spread axis) {
+  enter(compute_, dimensions.planes * dimensions.rows * dimensions.columns, dimensions);
+  const View result = temporary(compute_);
+  value.spread = kEach;
+  list_.push_back(
+      {scan_of(op, axis), compute_, 1, count_, {}, result, {value, {}, {}}, dimensions_});
+  return result;
+}
+
 View Builder::copy(const View& value) {
   const View result = temporary(compute_);
   list_.push_back({kCopy, compute_, 1, count_, {}, result, {value, {}, {}}, dimensions_});

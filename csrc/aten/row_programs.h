@@ -1,4 +1,4 @@
-// Registration of reductions, and of programs over rows, as ATen kernels.
+// Registration of reductions, scans, and programs over rows, as ATen kernels.
 #pragma once
 
 namespace hologram::aten {
@@ -9,5 +9,6 @@ void register_row_programs();
 void register_channel_norms();
 void register_arg_reductions();
 void register_losses();
+void register_scans();
 
 }  // namespace hologram::aten

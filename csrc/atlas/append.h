@@ -126,7 +126,8 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
     }
   }
   instruction.spreads = static_cast<uint16_t>(spreads);
-  if (operands.dimensions.columns != 0 && has_dimensions(spreads)) [[unlikely]]
+  if (operands.dimensions.columns != 0 && (has_dimensions(spreads) || is_scan(operands.code)))
+      [[unlikely]]
     instruction.structure = structure_of(operands.dimensions);
   instruction.out =
       access_of(operands.out, operands, space_of(operands.out, operands, space), number, true);

@@ -30,6 +30,11 @@ bool is_own(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::i64;
 }
 
+// Whether there are scans of a dtype.
+bool is_scanned(DType dtype) {
+  return is_own(dtype) || (dtype_bit(dtype) & kHalves) != 0;
+}
+
 void check_group(const Group& group, size_t number) {
   std::set<uint16_t> stored;
   for (size_t i = 0; i < group.nodes.size(); ++i) {
@@ -60,6 +65,11 @@ void check_group(const Group& group, size_t number) {
         require(node.b == kRows || node.b == kColumns || node.b == kPlanesAndColumns,
                 "a fold has no such result: group", number);
         break;
+      case NodeKind::scan:
+        require(op_info(node.op).scan != nullptr, "there is no such scan: group", number);
+        require(node.b == kColumns || node.b == kMiddle, "a scan has no such axis: group", number);
+        require(is_scanned(node.dtype), "a scan is of another dtype: group", number);
+        break;
       case NodeKind::pick:
         require(is_own(node.dtype), "a pick is of another dtype: group", number);
         break;
@@ -72,9 +82,13 @@ void check_group(const Group& group, size_t number) {
     }
     for (int k = 0; k < arity_of(node); ++k) {
       const Node& operand = group.nodes[values[k]];
-      const bool over_rows = operand.kind == NodeKind::fold && operand.b != kRows;
-      require(!over_rows || node.kind == NodeKind::store,
-              "a fold over rows is not just stored: group", number);
+      require(!is_only_stored(operand) || node.kind == NodeKind::store,
+              "a fold over rows or a scan is not just stored: group", number);
+      if (operand.kind != NodeKind::scan) continue;
+      const Operand& to = group.operands[node.b];
+      require(
+          to.layout == Layout::dense && to.spread == kEach && takes_scan(to.dtype, operand.dtype),
+          "a scan is not stored as it is: group", number);
     }
   }
   require(!stored.empty(), "nothing is stored: group", number);
@@ -211,13 +225,18 @@ void validate(const Program& program) {
     const Instruction& instruction = program.code[i];
     require(instruction.code <= kCopy, "there is no such operation: instruction", i);
     const bool folds = is_fold(instruction.code);
+    const bool scans = is_scan(instruction.code);
     const int arity =
-        instruction.code == kCopy || folds ? 1 : op_info(op_of(instruction.code)).arity;
+        instruction.code == kCopy || folds || scans ? 1 : op_info(op_of(instruction.code)).arity;
     require(!folds || op_info(op_of(instruction.code)).fold != nullptr,
             "there is no such fold: instruction", i);
     require(instruction.structure == 0 || instruction.structure < program.structures.size(),
             "the dimensions are unknown: instruction", i);
-    require(!folds || instruction.structure != 0, "a fold has no dimensions: instruction", i);
+    require(!scans || op_info(op_of(instruction.code)).scan != nullptr,
+            "there is no such scan: instruction", i);
+    require(!scans || is_scanned(instruction.dtype), "a scan is of another dtype: instruction", i);
+    require(!(folds || scans) || instruction.structure != 0,
+            "a fold or a scan has no dimensions: instruction", i);
     require(instruction.arity == arity, "operands are missing: instruction", i);
     require(instruction.space < program.counts.size(), "the space is unknown: instruction", i);
     require(instruction.out < program.accesses.size(), "the result is unknown: instruction", i);

@@ -74,7 +74,8 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
     } else if (node.kind != NodeKind::position) {
       const int arity = arity_of(node);
       node.a = renamed[node.a];
-      if (node.kind != NodeKind::fold) node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
+      const bool has_spread = node.kind == NodeKind::fold || node.kind == NodeKind::scan;
+      if (!has_spread) node.b = arity > 1 ? renamed[node.b] : uint16_t{0};
       node.c = arity > 2 ? renamed[node.c] : uint16_t{0};
     }
     renamed[i] = static_cast<uint16_t>(group.nodes.size());

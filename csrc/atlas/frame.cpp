@@ -15,12 +15,15 @@ std::string operation_names(const Group& group) {
   constexpr size_t kMostNames = 8;
   std::vector<std::string_view> names;
   for (const Node& node : group.nodes) {
-    const bool picks = node.kind == NodeKind::pick;
-    if (node.kind != NodeKind::compute && node.kind != NodeKind::fold && !picks) continue;
     const OpInfo& info = op_info(node.op);
-    const std::string_view name = picks                         ? "pick"
-                                  : node.kind == NodeKind::fold ? info.fold
-                                                                : info.name;
+    std::string_view name;
+    switch (node.kind) {
+      case NodeKind::compute: name = info.name; break;
+      case NodeKind::fold: name = info.fold; break;
+      case NodeKind::scan: name = info.scan; break;
+      case NodeKind::pick: name = "pick"; break;
+      default: continue;
+    }
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   if (names.empty()) names.push_back("copy");

@@ -17,6 +17,12 @@
 // type) is folded class by class. Down the rows, each chunk of kFoldRows is folded in order.
 // Classes and chunks are joined two neighbours at a time, until one is left.
 //
+// A scan computes its elements in order, along each row or down each column of a plane: element j
+// is op(element j - 1, x_j), the first one op(start, x_0), where the start is the identity, of a
+// sum +0. The running value is an int64 of an i64 group, a float of a scan of a half dtype, else a
+// double; each element is it rounded to the node's dtype, which is a half or the compute type's
+// own.
+//
 // A position is a number of the compute type: of an f32 group one is exact up to 2^24. A pick is
 // the sum over the row of where(position == b, a, +0), of whatever order: a -0 becomes +0, unless
 // it is alone.
@@ -81,7 +87,8 @@ enum class NodeKind : uint8_t {
   cast,       // a: value of the same compute type; rounds it to the node's dtype
   store,      // a: value, b: operand. Converts as load does. Defines no value.
   fold,       // op over the elements of value a; b: spread of the result
-  pick,       // of the elements a of each row that in the column b, a value of the row; 0 for none
+  scan,  // op over the elements of value a up to each; b: kColumns, along rows, or kMiddle, down
+  pick,  // of the elements a of each row that in the column b, a value of the row; 0 for none
   position,  // b: kColumns, its column, or kRows, its row in its plane. Of the compute type's dtype
 };
 
@@ -90,7 +97,9 @@ enum class NodeKind : uint8_t {
 // Nothing rounds an immediate: one of a narrow dtype that only arithmetic uses may be any number of
 // the compute type. A NaN among them is the default one (its payload is zero).
 // The spread of what is computed is that of its operands together; what is stored has at most the
-// operand's. A fold over rows (one whose result has columns) may only be stored, as it is.
+// operand's. A fold over rows (one whose result has columns) may only be stored, as it is. So may a
+// scan, to operands with an element for each of the space's, of its dtype or where it is of
+// integers of any such.
 struct Node {
   NodeKind kind;
   Op op;  // of compute
@@ -105,9 +114,21 @@ inline int arity_of(const Node& node) {
     case NodeKind::pick: return 2;
     case NodeKind::cast:
     case NodeKind::fold:
+    case NodeKind::scan:
     case NodeKind::store: return 1;
     default: return 0;
   }
+}
+
+// Whether a node's value may only be stored, as it is.
+inline bool is_only_stored(const Node& node) {
+  return node.kind == NodeKind::scan || (node.kind == NodeKind::fold && node.b != kRows);
+}
+
+// Whether an operand of a dtype may be stored a scan of another.
+inline bool takes_scan(DType to, DType scan) {
+  return to == scan ||
+         (scan == DType::i64 && (dtype_bit(to) & (kReal | dtype_bit(DType::b8))) == 0);
 }
 
 struct Group {
@@ -123,9 +144,12 @@ inline bool is_structured(const Group& group) {
     if (operand.layout == Layout::dense && operand.spread != kEach) return true;
   }
   for (const Node& node : group.nodes) {
-    if (node.kind == NodeKind::fold || node.kind == NodeKind::pick ||
-        node.kind == NodeKind::position) {
-      return true;
+    switch (node.kind) {
+      case NodeKind::fold:
+      case NodeKind::scan:
+      case NodeKind::pick:
+      case NodeKind::position: return true;
+      default: break;
     }
   }
   return false;

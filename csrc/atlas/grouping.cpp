@@ -86,11 +86,11 @@ class Grouping {
   // with which that is merged.
   bool may_read(ValueId id, const Instruction& instruction, size_t index, Level level) const {
     const Value& value = result_.values[id];
-    if (value.spread != kEach && value.spread != kRows) return false;  // a fold over rows
+    const Draft& draft = result_.groups[value.group];
+    if (is_only_stored(draft.nodes[value.node])) return false;
     const Spread spread = spread_at(level, instruction.spread(index));
     if (value.spread == spread) return true;
     // Of one row there is one element.
-    const Draft& draft = result_.groups[value.group];
     return spread == kOne && value.spread == kRows && draft.structure != 0 &&
            program_.accesses[value.access].space == program_.accesses[instruction.in[index]].space;
   }
@@ -118,6 +118,7 @@ class Grouping {
           target.immediates.push_back(source.immediates[node.a]);
           node.a = static_cast<uint16_t>(target.immediates.size() - 1);
           break;
+        case NodeKind::scan:
         case NodeKind::fold: node.a = static_cast<uint16_t>(node.a + base); break;
         case NodeKind::position: break;
         default:
@@ -271,6 +272,7 @@ class Grouping {
       spread = static_cast<Spread>(node.b);
     }
     if (node.kind == NodeKind::pick) spread = kRows;
+    if (node.kind == NodeKind::scan) spread = kEach;
     return push(draft, node, spread);
   }
 
@@ -349,7 +351,7 @@ class Grouping {
   // that were filled, to be read as one element for all, or for nobody beside the program. Another
   // one is read in the group that fills it.
   Instruction with_numbers(Instruction instruction) const {
-    if (is_fold(instruction.code)) return instruction;
+    if (is_fold(instruction.code) || is_scan(instruction.code)) return instruction;
     for (int i = 0; i < instruction.arity; ++i) {
       const auto k = static_cast<size_t>(i);
       const ValueId id = flying(instruction.in[k]);
@@ -413,6 +415,9 @@ class Grouping {
     uint16_t node = in[0];
     if (is_fold(instruction.code)) {
       node = fold(draft, op_of(instruction.code), dtype, in[0], instruction.out_spread());
+    } else if (is_scan(instruction.code)) {
+      node = emit(draft, {NodeKind::scan, op_of(instruction.code), dtype, in[0],
+                          uint16_t{scan_axis(instruction.code)}});
     } else if (instruction.code != kCopy) {
       const Op op = op_of(instruction.code);
       dtype = result_dtype(op, instruction.dtype);
@@ -427,8 +432,7 @@ class Grouping {
     const DType memory = program_.accesses[access].dtype;
     Draft& draft = result_.groups[group];
     const bool same_type = memory == DType::b8 || compute_type_of(memory) == draft.compute_type;
-    const bool over_rows = spread != kEach && spread != kRows;  // it may only be stored as it is
-    if (memory != dtype && same_type && !over_rows) {
+    if (memory != dtype && same_type && !is_only_stored(draft.nodes[node])) {
       node = converted(draft, node, dtype, memory);
       dtype = memory;
     }

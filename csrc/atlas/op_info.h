@@ -82,6 +82,8 @@ struct OpColumns {
   Cost integer_cost = Cost::light;
   // The reduction that joins elements by this operation, from the identity on; null for none.
   const char* fold = nullptr;
+  // The scan by this operation, of an associative one with an identity; null for none.
+  const char* scan = nullptr;
   // Of each operand, the gradient: an expression of the operands x, y and z, the result r and its
   // gradient g in the language of torch_hologram.pointwise (docs/custom-operators.md), in the order
   // of torch's derivatives.yaml and FunctionsManual.cpp. "0": there is none; null: the row has no

@@ -34,7 +34,7 @@ struct Operands {
   // `offset`. One of these that is dense is a position: of spread kColumns the element's column, of
   // kRows its row in its plane.
   std::array<View, 3> in;
-  Dimensions dimensions{};  // needed where a view has a spread but kEach and kOne
+  Dimensions dimensions{};  // needed of a scan, and where a view has a spread but kEach and kOne
 };
 
 }  // namespace hologram

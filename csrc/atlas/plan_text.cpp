@@ -38,6 +38,9 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
     } else if (node.kind == NodeKind::fold) {
       text = typed(op_info(node.op).fold) + " " + names[node.a] +
              spread_name(static_cast<Spread>(node.b));
+    } else if (node.kind == NodeKind::scan) {
+      text = typed(op_info(node.op).scan) + " " + names[node.a] +
+             scan_axis_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::position) {
       text = typed("position") + spread_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::pick) {

@@ -110,7 +110,11 @@ uint64_t Program::hash() const noexcept {
 const char* code_name(Code code) noexcept {
   if (code == kCopy) return "copy";
   const OpInfo& info = op_info(op_of(code));
-  return is_fold(code) ? info.fold : info.name;
+  return is_fold(code) ? info.fold : is_scan(code) ? info.scan : info.name;
+}
+
+const char* scan_axis_name(Spread axis) noexcept {
+  return axis == kColumns ? " along rows" : " down rows";
 }
 
 const char* spread_name(Spread spread) noexcept {
@@ -176,7 +180,8 @@ std::vector<std::string> describe(const Program& program) {
                   ? describe_immediate(program.immediates[source & ~kImmediate], instruction.dtype)
                   : describe_access(program, source, spread);
     }
-    lines.push_back(text + ")");
+    const bool scans = is_scan(instruction.code);
+    lines.push_back(text + ")" + (scans ? scan_axis_name(scan_axis(instruction.code)) : ""));
   }
   return lines;
 }

@@ -30,24 +30,36 @@ constexpr bool is_access(Source source) noexcept {
   return source < kPosition;
 }
 
-// What an instruction computes: a row of the op table, the fold of one, or `copy`, which converts
-// its source to the dtype of its destination (fill is a copy of an immediate).
+// What an instruction computes: a row of the op table, the fold of one, the scan of one, or `copy`,
+// which converts its source to the dtype of its destination (fill is a copy of an immediate).
 using Code = uint16_t;
 inline constexpr Code kCopy = 0xffff;
-inline constexpr Code kFoldOf = 0x4000;  // + the number of the row
+// + the number of the row
+inline constexpr Code kFoldOf = 0x4000, kScanAlongRows = 0x2000, kScanDownRows = 0x1000;
 constexpr bool is_fold(Code code) noexcept {
   return code != kCopy && (code & kFoldOf) != 0;
 }
+constexpr bool is_scan(Code code) noexcept {
+  return code != kCopy && (code & (kScanAlongRows | kScanDownRows)) != 0;
+}
 constexpr Op op_of(Code code) noexcept {
-  return static_cast<Op>(code & ~kFoldOf);
+  return static_cast<Op>(code & ~(kFoldOf | kScanAlongRows | kScanDownRows));
 }  // not of kCopy
 constexpr Code fold_of(Op op) noexcept {
   return static_cast<Code>(kFoldOf | static_cast<Code>(op));
 }
+// axis: kColumns or kMiddle, as of NodeKind::scan.
+constexpr Code scan_of(Op op, Spread axis) noexcept {
+  return static_cast<Code>((axis == kColumns ? kScanAlongRows : kScanDownRows) |
+                           static_cast<Code>(op));
+}
+constexpr Spread scan_axis(Code code) noexcept {
+  return (code & kScanAlongRows) != 0 ? kColumns : kMiddle;
+}
 const char* code_name(Code code) noexcept;
 
-// out = code(in ...), element by element over a space, or a fold over some of its dimensions. The
-// operands are converted to `dtype`, in which the operation computes.
+// out = code(in ...), element by element over a space, or a fold over some of its dimensions, or a
+// scan over one. The operands are converted to `dtype`, in which the operation computes.
 struct Instruction {
   Code code;
   DType dtype;
@@ -134,7 +146,8 @@ struct Program {
   uint64_t hash() const noexcept;
 };
 
-const char* spread_name(Spread spread) noexcept;  // " by row", nothing for kEach and kOne
+const char* spread_name(Spread spread) noexcept;   // " by row", nothing for kEach and kOne
+const char* scan_axis_name(Spread axis) noexcept;  // " along rows" or " down rows"
 
 // Text for people and tests. A block is b0, b1 ... in the order in which the program touches them,
 // or t2 if nobody can read it after the program. "b0+16:f32[4]" are 4 elements from byte 16 of it,

@@ -56,6 +56,7 @@ void check(const Group& group, const TypeKernels& kernels) {
                 "a position that is not there");
         break;
       case NodeKind::pick:
+      case NodeKind::scan:
       case NodeKind::fold: require(false, "a fold in a group without dimensions"); break;
       case NodeKind::compute: {
         require(static_cast<size_t>(node.op) < kOpInfos.size(), "an unknown operation");

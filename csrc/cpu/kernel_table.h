@@ -61,6 +61,20 @@ struct FoldKernels {
   void (*join)(void* to, const void* a, const void* b, long count);
 };
 
+// What belongs to the scan of a row of the op table, where there is one (atlas/group.h). By the
+// dtype of what is stored; null: there is none.
+struct ScanKernels {
+  // Rows of elements, so many bytes apart. `running` has a value of at most eight bytes for each
+  // row, or of a scan down the rows for each column: the last one, after which the scan goes on if
+  // it `continues`.
+  using Code = void (*)(void* to, const void* from, void* running, long rows, long columns,
+                        long to_stride, long from_stride, bool continues);
+  struct Axis {
+    Code of_own[kDTypeCount];   // of values of the compute type's dtype, rounded as stored ones
+    Code of_same[kDTypeCount];  // of elements of the dtype that is stored; of f32 alone
+  } along, down;
+};
+
 // The micro-operations of one compute type.
 struct TypeKernels {
   int lanes;  // elements of a tile
@@ -79,6 +93,7 @@ struct TypeKernels {
   // By the accumulator's place among the operands, and what the others are; null: there is none.
   AnyCode ternary[kOpCount][3][kOtherCount][kOtherCount];
   FoldKernels folds[kOpCount];
+  ScanKernels scans[kOpCount];
   // to[r * columns + c] = from[r]; up to a register behind the last one is overwritten.
   void (*spread)(void* to, const void* from, long rows, long columns);
   RunCode run;  // of any code

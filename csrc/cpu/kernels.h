@@ -6,12 +6,14 @@
 
 #include "cpu/loops.h"
 #include "cpu/micro_ops.h"
+#include "cpu/scan_kernels.h"
 
 namespace hologram::cpu {
 
 template <class T, int W>
 void make_kernels_of(TypeKernels& kernels) {
   kernels = MicroOps<T, W>::make();
+  Scans<T, W>::add(kernels);
   // Machines with the baseline alone are few, and compilation takes time.
   if constexpr (W > 16) Loops<T, W>::add(kernels);
 }

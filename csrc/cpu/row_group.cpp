@@ -41,6 +41,7 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
       over_columns = over_columns || node.b == kRows;
       over_rows = over_rows || node.b != kRows;
     }
+    if (node.kind == NodeKind::scan) (node.b == kMiddle ? scans_down : scans_along) = true;
     if (node.kind != NodeKind::store) continue;
     for (size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].area == operands[node.b].area) written[i] = true;
@@ -54,8 +55,20 @@ RowGroup::RowGroup(const Group& whole, Isa isa) : group(whole), isa_(isa) {
          kernels->folds[static_cast<size_t>(node.op)].join == nullptr)) {
       throw Error("cannot compute the group: a fold that its compute type does not have");
     }
+    if (node.kind != NodeKind::store || group.nodes[node.a].kind != NodeKind::scan) continue;
+    const Node& scan = group.nodes[node.a];
+    const Operand& to = operands[node.b];
+    if (!takes_scan(to.dtype, scan.dtype) || to.layout != Layout::dense || to.spread != kEach ||
+        static_cast<size_t>(scan.op) >= kOpInfos.size() ||
+        kernels->scans[static_cast<size_t>(scan.op)].along.of_own[static_cast<size_t>(to.dtype)] ==
+            nullptr) {
+      throw Error("cannot compute the group: a scan that its compute type does not have");
+    }
   }
-  for (const Fold& fold : split(group, Manner::keeping).folds) {
+  const Stages parts = split(group, Manner::keeping);
+  only_scans_down =
+      scans_down && !scans_along && parts.stages.size() == 1 && parts.stages[0].only_scans();
+  for (const Fold& fold : parts.folds) {
     auto& stores = results.emplace_back();
     for (const uint16_t operand : fold.stored) {
       const DType own = kernels->own, to = operands[operand].dtype;
@@ -82,6 +95,7 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   Stages parts = split(group, manner);
   Way way;
   way.folds = std::move(parts.folds);
+  way.scans = parts.scans;
   way.row_buffers = parts.row_buffers;
   way.element_buffers = parts.element_buffers;
   way.passing_buffers = parts.passing_buffers;
@@ -89,7 +103,7 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   way.has_columns = parts.has_columns;
   for (Stage& stage : parts.stages) {
     if (manner == Manner::folding) split_folds(stage, way);
-    if (stage.group.nodes.empty() && stage.folds.empty()) continue;
+    if (stage.group.nodes.empty() && stage.folds.empty() && stage.scans.empty()) continue;
     auto code = GroupCompiler(stage.group, isa_, true).compile();
     add_stage(std::move(stage), std::move(code), way);
   }
@@ -104,6 +118,7 @@ void RowGroup::add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way
   made.is_empty = stage.group.nodes.empty();
   made.more = std::move(stage.more);
   made.folds = std::move(stage.folds);
+  made.scans = std::move(stage.scans);
   std::vector<bool> is_spread(way.row_buffers);
   for (const StageCode& before : way.stages) {
     for (const auto& [pointer, buffer] : before.spreads) is_spread[buffer] = true;
@@ -136,8 +151,11 @@ void RowGroup::split_folds(Stage& stage, Way& way) const {
       const StageOperand& its = way.folds[other].from;
       return its.role == from.role && its.index == from.index;
     };
+    const auto scans = [&](const Scan& scan) {
+      return scan.from.role == from.role && scan.from.index == from.index;
+    };
     if (from.role != Role::passing_buffer || way.folds[fold].at ||
-        std::ranges::count_if(stage.folds, reads) != 1) {
+        std::ranges::count_if(stage.folds, reads) != 1 || std::ranges::any_of(stage.scans, scans)) {
       continue;
     }
     const auto passes = [&](const Node& node) {
@@ -148,7 +166,7 @@ void RowGroup::split_folds(Stage& stage, Way& way) const {
     const auto is_other = [&](const Node& node) {
       return node.kind == NodeKind::store && !passes(node);
     };
-    Stage alone{stage.over_rows, without(stage.group, is_other), stage.more, {fold}};
+    Stage alone{stage.over_rows, without(stage.group, is_other), stage.more, {fold}, {}};
     auto code = GroupCompiler(alone.group, isa_, true).compile();
     const FoldLoop* const loop = loop_of(*code, way.folds[fold]);
     if (loop == nullptr) continue;

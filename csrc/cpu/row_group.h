@@ -1,6 +1,7 @@
 // Groups over rows (cpu/stages.h), compiled.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -22,16 +23,22 @@ struct RowGroup {
   struct StageCode {
     std::unique_ptr<CompiledGroup> code;
     bool over_rows = false;
-    bool is_empty = false;  // there are only folds
+    bool is_empty = false;  // there are only folds and scans
     bool in_place = false;  // it loads what it stores to
     std::vector<StageOperand> more;
     std::vector<uint16_t> folds;
+    std::vector<Scan> scans;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
     const FoldLoop* loop = nullptr;  // that computes and folds; there is one fold
+
+    bool scans_buffers() const { return cpu::scans_buffers(scans); }
+    // Of operands, and there is nothing else.
+    bool only_scans() const { return is_empty && folds.empty() && !scans_buffers(); }
   };
   struct Way {
     std::vector<StageCode> stages;
     std::vector<Fold> folds;
+    uint16_t scans = 0;
     uint16_t row_buffers = 0, element_buffers = 0, passing_buffers = 0;
     std::optional<uint16_t> row_numbers;
     bool has_columns = false;
@@ -46,6 +53,8 @@ struct RowGroup {
   const TypeKernels* kernels = nullptr;
   std::vector<bool> written;                     // by operand: something of its memory is stored to
   bool over_columns = false, over_rows = false;  // there are such folds
+  bool scans_along = false, scans_down = false;  // there are such scans
+  bool only_scans_down = false;                  // and nothing else, of operands
   bool stores_rows = false;                      // a stage over rows stores to an operand
   bool spreads_rows = false;                     // an operand has a value for each row
   // Of each fold over rows, and each operand that it is stored to: stores the accumulators as that

@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kShortBlockBytes = 8'192, kBlockBytes = 16'384, kPassBytes = 65'536;
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
+constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
+constexpr int64_t kScannedDown = 16;     // for which running values are worth a load
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
 constexpr size_t kAlignment = 64;
 constexpr size_t kStackDesk = 65'536;
@@ -92,8 +94,8 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
       rows_(binding.planes * binding.rows),
       columns_(binding.columns),
       classes_((columns_ + class_ - 1) / class_),
-      is_short_(puts_end_to_end()),
-      is_whole_(!is_short_ && classes_ == 1) {
+      is_short_(!group.only_scans_down && puts_end_to_end()),
+      is_whole_(!is_short_ && classes_ == 1 && !group.scans_down) {
   way_ = &group.way(is_short_ ? Manner::short_rows : is_whole_ ? whole_manner() : Manner::keeping);
   for (uint16_t i = 0; i < way_->folds.size(); ++i) {
     if (way_->folds[i].over_rows) over_rows_.push_back(i);
@@ -137,7 +139,7 @@ void RowRun::choose_strides() {
 
 // Whether a block may not go on in the next plane.
 bool RowRun::stays_in_plane() const {
-  if (!over_rows_.empty()) return true;
+  if (!over_rows_.empty() || group_.scans_down) return true;
   if (!is_short_ && !is_whole_) return false;
   for (const Operand& operand : group_.group.operands) {
     if (operand.layout == Layout::scalar || operand.spread == kEach) continue;
@@ -149,10 +151,16 @@ bool RowRun::stays_in_plane() const {
 // Who does what.
 void RowRun::plan(int threads) {
   threads_ = rows_ * columns_ < kSerialElements ? 1 : std::max(threads, 1);
-  const bool whole_rows = is_short_ || group_.over_columns || group_.stores_rows;
+  const bool whole_rows =
+      is_short_ || group_.over_columns || group_.stores_rows || group_.scans_along;
   by_plane_ = stays_in_plane();
-  strips_ = whole_rows ? 1 : classes_;
-  const int64_t strip = whole_rows ? columns_ : std::min(columns_, class_);
+  strip_ = class_;
+  if (group_.scans_down) {
+    const int64_t parts = (threads_ + binding_.planes - 1) / binding_.planes;
+    strip_ = std::min(class_, padded((columns_ + parts - 1) / parts));
+  }
+  strips_ = whole_rows ? 1 : (columns_ + strip_ - 1) / strip_;
+  const int64_t strip = whole_rows ? columns_ : std::min(columns_, strip_);
   const int64_t most = is_short_ ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
   const auto passes =
       std::ranges::count_if(way_->stages, [](const auto& stage) { return !stage.over_rows; });
@@ -163,12 +171,15 @@ void RowRun::plan(int threads) {
     const int64_t even = kernels_.lanes / std::gcd(int64_t{kernels_.lanes}, columns_);
     if (block_ >= even) block_ -= block_ % even;
   }
+  if (group_.scans_along) block_ = std::max(block_, std::min(kScannedRows, rows_));
+  if (group_.only_scans_down) block_ = std::max(block_, std::min(kScannedDown, rows_));
   if (!over_rows_.empty()) block_ = std::min(block_, kUnitRows);
   unit_rows_ = over_rows_.empty() ? block_ : kUnitRows;
   const int64_t unit_of = by_plane_ ? plane_rows_ : rows_;
   units_per_plane_ = (unit_of + unit_rows_ - 1) / unit_rows_;
   units_ = units_per_plane_ * (by_plane_ ? binding_.planes : 1);
-  shares_classes_ = threads_ > 1 && strips_ == 1 && units_ < 2 * threads_ && classes_ >= 4;
+  shares_classes_ =
+      threads_ > 1 && strips_ == 1 && units_ < 2 * threads_ && classes_ >= 4 && way_->scans == 0;
   if (shares_classes_) block_ = 1;
   const int64_t kept = way_->element_buffers * block_ * columns_ * size_;
   if (!is_short_ && way_->element_buffers != 0 && kept > (shares_classes_ ? 16 : 1) * kKeptBytes) {
@@ -178,8 +189,7 @@ void RowRun::plan(int threads) {
   const int64_t passing = is_short_ || is_whole_ ? elements : class_;
   element_bytes_ = aligned(static_cast<size_t>((elements + kernels_.lanes) * size_));
   passing_bytes_ = aligned(static_cast<size_t>((passing + kernels_.lanes) * size_));
-  const int64_t items = shares_classes_ ? classes_ : units_ * strips_;
-  threads_ = static_cast<int>(std::min<int64_t>(threads_, items));
+  threads_ = static_cast<int>(std::min<int64_t>(threads_, shares_classes_ ? classes_ : items()));
 }
 
 size_t RowRun::desk_bytes() const {
@@ -190,7 +200,7 @@ size_t RowRun::desk_bytes() const {
   bytes += way_->element_buffers * element_bytes_ + way_->passing_buffers * passing_bytes_;
   bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
   bytes += aligned(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
-  bytes += columns_bytes();
+  bytes += columns_bytes() + running_bytes();
   for (size_t i = 0; i < group_.group.operands.size(); ++i) {
     if (is_repeated(i)) bytes += aligned(repeated_bytes(i));
   }
@@ -219,6 +229,7 @@ void RowRun::set_up(Desk& desk, char* memory) const {
   desk.passing_buffers = take(way_->passing_buffers * passing_bytes_);
   char* const partials = take(way_->folds.size() * static_cast<size_t>(classes_ * size_));
   char* const spare = take(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
+  desk.running = take(running_bytes());
   if (desk.row_buffers == nullptr) {
     desk.spare = spare;
     desk.row_buffers = rows;
@@ -311,16 +322,15 @@ void RowRun::run(Parallel& parallel) {
   if (shares_classes_) {
     share_classes(desks, parallel);
   } else {
-    const int64_t items = units_ * strips_;
     if (threads_ == 1) {
-      for (int64_t i = 0; i < items; ++i) item(desks.front(), i);
+      for (int64_t i = 0; i < items(); ++i) item(desks.front(), i);
     } else {
       struct Context {
         RowRun* self;
         std::vector<Desk>* desks;
         std::atomic<size_t> seats{0};
         int64_t items, claim;
-      } context{this, &desks, {}, items, std::max<int64_t>(items / (16 * threads_), 1)};
+      } context{this, &desks, {}, items(), std::max<int64_t>(items() / (16 * threads_), 1)};
       parallel.run(
           threads_,
           [](void* pointer, int) {
@@ -382,9 +392,16 @@ void RowRun::finish_units() {
 }
 
 void RowRun::item(Desk& desk, int64_t number) {
-  const int64_t unit = number / strips_, strip = number % strips_;
-  const Span columns{strip * class_,
-                     strips_ == 1 ? columns_ : std::min((strip + 1) * class_, columns_)};
+  const int64_t first = number / strips_, strip = number % strips_;
+  if (!group_.scans_down) return rows_of_item(desk, first, strip);
+  for (int64_t i = 0; i < units_per_plane_; ++i) {
+    rows_of_item(desk, first * units_per_plane_ + i, strip);
+  }
+}
+
+void RowRun::rows_of_item(Desk& desk, int64_t unit, int64_t strip) {
+  const Span columns{strip * strip_,
+                     strips_ == 1 ? columns_ : std::min((strip + 1) * strip_, columns_)};
   const int64_t plane = by_plane_ ? unit / units_per_plane_ : 0;
   const int64_t limit = by_plane_ ? (plane + 1) * plane_rows_ : rows_;
   const int64_t begin =
@@ -619,12 +636,15 @@ void RowRun::fold_block(Desk& desk, const StageFrame& frame, const Block& block,
 void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
   place(frame, block.first);
   fold_block(desk, frame, block, true);
-  if (frame.stage->is_empty) return;
-  for (const auto& [pointer, buffer] : frame.stage->spreads) {
-    kernels_.spread(frame.pointers()[pointer], row_buffer(desk, buffer), block.count, columns_);
+  if (!frame.stage->is_empty) {
+    for (const auto& [pointer, buffer] : frame.stage->spreads) {
+      kernels_.spread(frame.pointers()[pointer], row_buffer(desk, buffer), block.count, columns_);
+    }
+    range(frame, {0, block.count * columns_});
   }
-  range(frame, {0, block.count * columns_});
   fold_block(desk, frame, block, false);
+  scan(desk, frame, block, {0, columns_}, true);
+  scan(desk, frame, block, {0, columns_}, false);
 }
 
 // A block, row by row, from registers to the fold.
@@ -633,10 +653,8 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
   const uint16_t number = frame.stage->folds.front();
   place(frame, block.first);
   const auto run = [&](int64_t at, int64_t rows, char* to, bool continues) {
-    Extent extent{0, columns_ * size_};
+    Extent extent = extent_of(frame);
     extent.rows = rows;
-    extent.steps = frame.steps.data();
-    extent.step_count = static_cast<int>(frame.steps.size());
     loop.run(frame.stage->code->code_.data(), frame.pointers(), extent, to, continues);
     if (at + rows < block.count) point(frame, block.first + at + rows, block.first);
   };
@@ -660,7 +678,16 @@ void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
   }
   place(frame, block.first);
   fold_block(desk, frame, block, true);
-  if (frame.stage->is_empty) return;
+  if (!frame.stage->is_empty) each_row(frame, block);
+  fold_block(desk, frame, block, false);
+  if (frame.stage->scans.empty()) return;
+  place(frame, block.first);
+  scan(desk, frame, block, {0, columns_}, true);
+  scan(desk, frame, block, {0, columns_}, false);
+}
+
+// The code of a stage over each row of a block.
+void RowRun::each_row(StageFrame& frame, const Block& block) const {
   const auto& code = *frame.stage->code;
   const int64_t end = block.first + block.count;
   const bool by_row = frame.stage->in_place && columns_ % kernels_.lanes != 0 &&
@@ -670,31 +697,30 @@ void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
       range(frame, {0, columns_});
       ++row;
     } else {
-      Extent rows{0, columns_ * size_};
+      Extent rows = extent_of(frame);
       rows.rows = std::min(end - row, plane_rows_ - row % plane_rows_);
-      rows.steps = frame.steps.data();
-      rows.step_count = static_cast<int>(frame.steps.size());
       code.run_(code.code_.data(), frame.pointers(), rows);
       row += rows.rows;
     }
-    if (row == end) break;
+    if (row == end) return;
     point(frame, row, block.first);
   }
-  fold_block(desk, frame, block, false);
 }
 
 // Class by class.
 void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns) {
   place(frame, block.first);
+  if (frame.stage->only_scans()) return scan(desk, frame, block, columns, true);
   fold_operands_down(desk, frame, block, columns);
   for (int64_t row = block.first;;) {
     const int64_t in_block = row - block.first;
-    if (frame.stage->folds.empty()) {
+    if (frame.stage->folds.empty() && !frame.stage->scans_buffers()) {
       range(frame, columns);
     } else {
       fold_operand_rows(desk, frame, in_block, columns);
       const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
-      for (int64_t at = columns.begin; at < columns.end && !frame.stage->is_empty; at += class_) {
+      const bool has_parts = !frame.stage->is_empty || frame.stage->scans_buffers();
+      for (int64_t at = columns.begin; at < columns.end && has_parts; at += class_) {
         part(desk, frame, one, {at, std::min(at + class_, columns.end)});
       }
       finish_row(desk, frame, in_block);
@@ -702,6 +728,9 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
     if (in_block + 1 == block.count) break;
     point(frame, ++row, block.first);
   }
+  if (frame.stage->scans.empty()) return;
+  place(frame, block.first);
+  scan(desk, frame, block, columns, true);
 }
 
 void RowRun::fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
@@ -747,7 +776,8 @@ void RowRun::part(Desk& desk, StageFrame& frame, const Block& row, Span columns)
   for (const auto& [pointer, buffer] : frame.passing) {
     frame.pointers()[pointer] = before(buffer, columns.begin * size_);
   }
-  range(frame, columns);
+  if (!frame.stage->is_empty) range(frame, columns);
+  scan(desk, frame, row, columns, false);
   each_fold(frame, false, [&](uint16_t fold, const Fold& its) {
     int64_t at = 0;
     if (its.from.role == Role::element_buffer) {

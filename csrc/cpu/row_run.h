@@ -19,7 +19,8 @@ namespace hologram::cpu {
 // row. An item's rows go through the stages a block at a time, so that a block stays in the cache.
 // A block of short rows is one row to the code of a stage: what there is one of for each column is
 // repeated, and what there is one of for each row is spread. Of few long rows the classes are
-// shared out, stage by stage.
+// shared out, stage by stage, but where a scan goes from one to the next. Where scans go down the
+// rows, an item is some columns of a plane.
 class RowRun {
  public:
   RowRun(const RowGroup& group, const Binding& binding);
@@ -60,6 +61,7 @@ class RowRun {
     std::vector<StageFrame> stages;
     char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials, *columns;
     std::vector<Repeated> repeated;
+    char* running;     // values of scans
     char* spare;       // accumulators of chunks that are joined with a neighbour
     int64_t unit = 0;  // of the item: the chunks whose accumulators folds over rows go to
   };
@@ -96,12 +98,21 @@ class RowRun {
     return kernels_.folds[static_cast<size_t>(fold.op)];
   }
 
+  int64_t items() const { return (group_.scans_down ? binding_.planes : units_) * strips_; }
   void item(Desk& desk, int64_t number);
+  void rows_of_item(Desk& desk, int64_t unit, int64_t strip);
   void share_classes(std::vector<Desk>& desks, Parallel& parallel);
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
   void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
   void fold_loop(Desk& desk, StageFrame& frame, const Block& block);
+  Extent extent_of(const StageFrame& frame) const {
+    Extent extent{0, columns_ * size_};
+    extent.steps = frame.steps.data();
+    extent.step_count = static_cast<int>(frame.steps.size());
+    return extent;
+  }
+  void each_row(StageFrame& frame, const Block& block) const;
   void whole_rows(Desk& desk, StageFrame& frame, const Block& block);
   void long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns);
   void place(StageFrame& frame, int64_t first) const;
@@ -143,6 +154,13 @@ class RowRun {
   void join_neighbours(uint16_t fold, char* parts, int64_t count, int64_t elements,
                        int64_t stride) const;
   void finish_units();
+
+  // Scans (row_scan.cpp): of a stage, those that read operands or those that read buffers.
+  size_t running_bytes() const;
+  char* running_of(const Desk& desk, const Scan& scan) const;
+  void scan(const Desk& desk, const StageFrame& frame, const Block& block, Span columns,
+            bool operands) const;
+
   char* partial_of(int64_t unit, uint16_t fold) const;
   int64_t number_of(uint16_t fold) const;  // among the folds over rows
 
@@ -162,7 +180,7 @@ class RowRun {
   size_t passing_bytes_ = 0;                 // of a passing one
   int64_t unit_rows_ = 1;                    // of an item
   int64_t units_per_plane_ = 1, units_ = 1;  // of rows
-  int64_t strips_ = 1;                       // of columns
+  int64_t strips_ = 1, strip_ = 0;           // of columns; how many each has
   bool by_plane_ = false;                    // units do not go beyond a plane
   bool shares_classes_ = false;
   int threads_ = 1;

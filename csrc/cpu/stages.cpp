@@ -36,7 +36,7 @@ class Splitting {
     std::vector<Stage> stages(count);
     for (size_t i = count; i-- > 0;) stages[i] = build(i);
     for (Stage& stage : stages) {
-      if (stage.group.nodes.empty() && stage.folds.empty()) continue;
+      if (stage.group.nodes.empty() && stage.folds.empty() && stage.scans.empty()) continue;
       result_.stages.push_back(std::move(stage));
     }
     return std::move(result_);
@@ -77,6 +77,7 @@ class Splitting {
       }
       last_ = std::max(last_, turn);
       if (node.kind == NodeKind::position) spread = static_cast<Spread>(node.b);
+      if (node.kind == NodeKind::scan) spread = kEach;
       if (is_fold(node)) {
         spread = node.kind == NodeKind::pick ? kRows : static_cast<Spread>(node.b);
         if (spread == kRows) ++turn;
@@ -95,6 +96,12 @@ class Splitting {
   bool is_loaded(uint16_t area) const {
     return std::ranges::any_of(group_.nodes, [&](const Node& node) {
       return node.kind == NodeKind::load && group_.operands[node.a].area == area;
+    });
+  }
+
+  bool is_stored(uint16_t area) const {
+    return std::ranges::any_of(group_.nodes, [&](const Node& node) {
+      return node.kind == NodeKind::store && group_.operands[node.b].area == area;
     });
   }
 
@@ -180,6 +187,11 @@ class Splitting {
         b.stage.folds.push_back(fold);
         continue;
       }
+      if (const Node& value = group_.nodes[node.a]; value.kind == NodeKind::scan) {
+        b.stage.scans.push_back({value.op, value.dtype, value.b == kMiddle, scanned(b, value),
+                                 node.b, result_.scans++});
+        continue;
+      }
       node.a = need(b, node.a);
       b.stage.group.nodes.push_back(node);
     }
@@ -199,6 +211,21 @@ class Splitting {
         return {Role::operand, node.a};
       }
     }
+    return in_buffer(b, value);
+  }
+  // Where a scan finds the elements of its value.
+  StageOperand scanned(Building& b, const Node& scan) {
+    const Node& node = group_.nodes[scan.a];
+    if (node.kind == NodeKind::load) {
+      const Operand& operand = group_.operands[node.a];
+      if (operand.layout == Layout::dense && operand.spread == kEach &&
+          operand.dtype == scan.dtype && node.dtype == scan.dtype && !is_stored(operand.area)) {
+        return {Role::operand, node.a};
+      }
+    }
+    return in_buffer(b, scan.a);
+  }
+  StageOperand in_buffer(Building& b, uint16_t value) {
     if (const auto kept = element_buffers_.find(value); kept != element_buffers_.end()) {
       return {Role::element_buffer, kept->second};
     }

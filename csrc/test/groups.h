@@ -318,6 +318,10 @@ inline std::string describe(const Group& group) {
       case NodeKind::position:
         text += std::string("position") + spread_name(static_cast<Spread>(n.b));
         break;
+      case NodeKind::scan:
+        text += std::string(op_info(n.op).scan) + " " + std::to_string(n.a) +
+                scan_axis_name(static_cast<Spread>(n.b));
+        break;
       case NodeKind::fold:
         text += std::string(op_info(n.op).fold) + " " + std::to_string(n.a) +
                 spread_name(static_cast<Spread>(n.b));

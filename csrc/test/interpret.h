@@ -101,6 +101,28 @@ T interpret_down_rows(Op op, const std::vector<T>& column) {
   return interpret_joined(op, chunks);
 }
 
+// What is scanned up to each element of a line.
+template <class T, class Running, class D>
+std::vector<T> interpret_scan(Op op, const std::vector<T>& line) {
+  std::vector<T> result;
+  Running sum = op == Op::mul ? Running(1) : Running(0);
+  for (const T x : line) {
+    sum = interpret_op<Running>(op, sum, static_cast<Running>(x), Running(0));
+    result.push_back(convert<T>(convert<D>(sum)));
+  }
+  return result;
+}
+template <class T>
+std::vector<T> interpret_scan(Op op, DType dtype, const std::vector<T>& line) {
+  switch (dtype) {
+    case DType::bf16: return interpret_scan<T, float, Bf16>(op, line);
+    case DType::f16: return interpret_scan<T, float, F16>(op, line);
+    case DType::f32: return interpret_scan<T, double, float>(op, line);
+    case DType::f64: return interpret_scan<T, double, double>(op, line);
+    default: return interpret_scan<T, int64_t, int64_t>(op, line);
+  }
+}
+
 // The value of a node for one element, of which address(operand) and value(node) are given.
 template <class T, class Address, class Value>
 T interpret_node(const Group& group, const Binding& binding, const Node& node, Address&& address,
@@ -128,6 +150,7 @@ T interpret_node(const Group& group, const Binding& binding, const Node& node, A
     }
     case NodeKind::cast: result = interpret_round(value(node.a), node.dtype); break;
     case NodeKind::fold:
+    case NodeKind::scan:
     case NodeKind::pick:
     case NodeKind::position:
     case NodeKind::store: break;
@@ -175,6 +198,18 @@ void interpret_rows_as(const Group& group, const Binding& binding) {
         } else {
           value[i] = value[i - columns];
         }
+      }
+      continue;
+    }
+    if (node.kind == NodeKind::scan) {
+      const bool down = node.b == kMiddle;
+      const size_t step = down ? columns : 1, length = down ? rows : columns;
+      for (size_t i = 0; i < count; ++i) {
+        if (i / step % length != 0) continue;  // not the first of a line
+        std::vector<T> line;
+        for (size_t j = 0; j < length; ++j) line.push_back(values[node.a][i + j * step]);
+        line = interpret_scan(node.op, node.dtype, line);
+        for (size_t j = 0; j < length; ++j) value[i + j * step] = line[j];
       }
       continue;
     }

@@ -43,6 +43,33 @@ TEST(window_rounds_what_passes_through_a_narrower_dtype) {
   drop(x);
 }
 
+// What is computed before a scan joins it; what reads it comes after it, in a pass of its own.
+TEST(grouping_a_scan_is_only_stored) {
+  Stream s;
+  for (const Spread axis : {kColumns, kMiddle}) {
+    auto* x = s.filled({1, -2, 3, 4, 5, 6});
+    auto* t = s.make(6);
+    auto* y = s.make(6);
+    auto* z = s.make(6);
+    const WindowStats before = s.window.stats();
+    s.window.record(binary(Op::mul, 6, dense(t), dense(x), number(2)));
+    s.window.record(
+        {scan_of(Op::add, axis), DType::f32, 1, 6, {}, dense(y), {dense(t), {}, {}}, {1, 2, 3}});
+    drop(t);
+    s.window.record(binary(Op::add, 6, dense(z), dense(y), dense(x)));
+    // In place, after what has read it.
+    s.window.record(
+        {scan_of(Op::mul, axis), DType::f32, 1, 6, {}, dense(y), {dense(y), {}, {}}, {1, 2, 3}});
+    const auto sums = Stream::read(z), products = Stream::read(y);
+    CHECK_EQ(sums[5], axis == kColumns ? 36.0f : 24.0f);
+    CHECK_EQ(sums[2], axis == kColumns ? 7.0f : 9.0f);
+    CHECK_EQ(products[4], axis == kColumns ? 144.0f : -24.0f);
+    CHECK_EQ(s.window.stats().passes - before.passes, 2u);
+    CHECK_EQ(s.window.stats().stores_elided - before.stores_elided, 1u);
+    for (auto* block : {x, y, z}) drop(block);
+  }
+}
+
 TEST(grouping_a_number_that_was_stored_is_read_as_one) {
   Stream s;
   auto* x = s.filled({1, -2, 3});

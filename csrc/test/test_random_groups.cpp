@@ -161,6 +161,7 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
           break;
         }
         case NodeKind::fold:
+        case NodeKind::scan:
         case NodeKind::pick:
         case NodeKind::position: break;  // not in groups without dimensions
       }

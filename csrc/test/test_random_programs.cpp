@@ -49,6 +49,7 @@ struct Step {
   bool immediate, a_scalar, copy;
   double value;
   int a_strides;  // 0: dense; 1: the rows of kSizes broadcast, 2: its transpose
+  Spread scans;   // the axis, kOne for none
 };
 
 constexpr int64_t kSizes[] = {2, 3};  // of the spaces with strided operands
@@ -84,9 +85,12 @@ void apply(World& world, const Step& step) {
     case Step::read: Window::finish(*world.blocks[step.out]); return;
     case Step::compute: break;
   }
-  Operands operands{step.copy ? kCopy : static_cast<Code>(step.op),
+  const bool scans = step.scans != kOne;
+  Operands operands{step.copy ? kCopy
+                    : scans   ? scan_of(step.op, step.scans)
+                              : static_cast<Code>(step.op),
                     step.dtype,
-                    step.copy ? 1 : op_info(step.op).arity,
+                    step.copy || scans ? 1 : op_info(step.op).arity,
                     step.count,
                     {},
                     view(world, step.out, step.out_dtype, step.out_offset, false),
@@ -98,6 +102,10 @@ void apply(World& world, const Step& step) {
     operands.sizes = kSizes;
     operands.in[0].layout = Layout::strided;
     operands.in[0].strides = step.a_strides == 1 ? rows : transposed;
+  }
+  if (scans) {
+    const int64_t rows = step.count % 2 == 0 ? 2 : 1;
+    operands.dimensions = {1, rows, step.count / rows};
   }
   if (operands.arity == 2) {
     operands.in[1] =
@@ -156,6 +164,12 @@ class Generator {
       step.a_strides = 1 + static_cast<int>(pick(2));
       step.a_scalar = false;
       if (step.a == step.out) return next(blocks, only_f32);
+    }
+    if (pick(10) == 0 && step.a_strides == 0) {
+      step.scans = pick(2) == 0 ? kColumns : kMiddle;
+      step.op = pick(2) == 0 ? Op::add : Op::mul;
+      step.out_dtype = step.dtype;
+      step.copy = step.a_scalar = false;
     }
     // As the front end does: an operand that shares a part of the result's bytes is refused.
     if (clashes(step, step.a, step.a_dtype, step.a_offset, step.a_scalar)) step.a_offset = -1;

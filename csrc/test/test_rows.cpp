@@ -1,8 +1,10 @@
 // Groups over rows: broadcasts and folds, against the interpreter, on every instruction set, with
 // any number of threads.
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "atlas/error.h"
 #include "atlas/operands.h"
 #include "cpu/stages.h"
 #include "groups.h"
@@ -28,6 +30,9 @@ struct RowBuilder : Builder {
   }
   uint16_t fold(Op op, uint16_t value, Spread result = kRows) {
     return add({NodeKind::fold, op, own(), value, result});
+  }
+  uint16_t scan(Op op, DType dtype, uint16_t value, Spread axis) {
+    return add({NodeKind::scan, op, dtype, value, axis});
   }
   uint16_t position(Spread its) { return add({NodeKind::position, Op{}, own(), 0, its}); }
 };
@@ -257,5 +262,105 @@ TEST(rows_positions) {
         }
       }
     }
+  }
+}
+
+// ---- scans ----
+
+namespace {
+
+// What the scans of a compute type are of, and what they are stored as.
+struct Scanned {
+  ComputeType type;
+  DType dtype, memory;
+};
+const std::vector<Scanned> kScanned = {
+    {ComputeType::f32, DType::f32, DType::f32}, {ComputeType::f32, DType::bf16, DType::bf16},
+    {ComputeType::f32, DType::f16, DType::f16}, {ComputeType::f64, DType::f64, DType::f64},
+    {ComputeType::i64, DType::i64, DType::i64}, {ComputeType::i64, DType::i64, DType::i32},
+    {ComputeType::i64, DType::i64, DType::i16}, {ComputeType::i64, DType::i64, DType::i8},
+    {ComputeType::i64, DType::i64, DType::u8},
+};
+
+}  // namespace
+
+// Of what is loaded, of what is computed before, and in place.
+TEST(rows_scans) {
+  Random random(31);
+  for (const auto& [type, dtype, memory] : kScanned) {
+    for (const Shape shape : kShapes) {
+      for (const Spread axis : {kColumns, kMiddle}) {
+        const Op op = random() % 2 == 0 ? Op::add : Op::mul,
+                 other = op == Op::add ? Op::mul : Op::add;
+        RowBuilder b(type);
+        const uint16_t x = b.load(b.operand(memory), dtype), out = b.spread(memory, kEach);
+        b.store(b.scan(op, dtype, x, axis), out);
+        CHECK(equal_on_all(b.group, shape, random));
+        RowBuilder c(type);
+        const uint16_t y = c.spread(memory, kEach);
+        const uint16_t bias = c.load(c.spread(memory, kColumns), dtype);
+        const uint16_t sum = c.op(Op::add, dtype, c.load(y, dtype), bias);
+        c.store(c.scan(other, dtype, sum, axis), y);
+        CHECK(equal_on_all(c.group, shape, random));
+      }
+    }
+  }
+}
+
+// Both ways over what softmax makes, of which the elements are stored in place of those that are
+// read, and a fold over rows beside them.
+TEST(rows_scans_beside_folds) {
+  Random random(32);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape shape : kShapes) {
+      RowBuilder b(ComputeType::f32);
+      const uint16_t in = b.spread(dtype, kEach), x = b.load(in);
+      const uint16_t e =
+          b.op(Op::exp, DType::f32, b.op(Op::sub, DType::f32, x, b.fold(Op::maximum, x)));
+      const uint16_t y = b.op(Op::div, dtype, e, b.fold(Op::add, e));
+      b.store(y, in);
+      b.store(b.scan(Op::add, dtype, y, kColumns), b.spread(dtype, kEach));
+      const uint16_t down = b.scan(Op::mul, dtype, x, kMiddle);
+      b.store(down, b.spread(dtype, kEach));
+      b.store(down, b.spread(dtype, kEach));
+      const Spread folded = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+      b.store(b.fold(Op::add, x, folded), b.spread(DType::f32, folded));
+      CHECK(equal_on_all(b.group, shape, random));
+    }
+  }
+}
+
+// A stage may have nothing to do but a scan: the value is in a buffer, or the same for all.
+TEST(rows_scans_of_few_values) {
+  Random random(33);
+  for (const Shape shape : kShapes) {
+    RowBuilder b(ComputeType::f32);
+    const DType f = DType::f32;
+    const uint16_t in = b.spread(f, kEach), row = b.spread(f, kRows);
+    const uint16_t x = b.load(in), dear = b.op(Op::exp, f, b.op(Op::sin, f, x));
+    b.store(b.op(Op::add, f, b.fold(Op::add, dear), b.load(row)), row);
+    b.store(b.scan(Op::add, f, dear, kMiddle), in);
+    b.store(b.scan(Op::add, f, b.immediate(f), kColumns), b.spread(f, kEach));
+    b.store(b.scan(Op::mul, f, b.load(b.spread(f, kColumns)), kMiddle), b.spread(f, kEach));
+    CHECK(equal_on_all(b.group, shape, random));
+  }
+}
+
+TEST(rows_scans_that_there_are_not) {
+  const auto is_refused = [](const RowBuilder& b) {
+    try {
+      (void)compile(b.group, sets().front());
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  for (const auto& [op, dtype, memory] :
+       {std::tuple(Op::maximum, DType::f32, DType::f32),
+        std::tuple(Op::add, DType::f32, DType::bf16), std::tuple(Op::add, DType::i8, DType::i8)}) {
+    RowBuilder b(ComputeType::f32);
+    const uint16_t x = b.load(b.operand(DType::f32));
+    b.store(b.scan(op, dtype, x, kColumns), b.spread(memory, kEach));
+    CHECK(is_refused(b));
   }
 }

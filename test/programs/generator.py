@@ -36,6 +36,7 @@ WEIGHTS: dict[Callable[[Builder], None], float] = {
 ROW_WEIGHTS: dict[Callable[[Builder], None], float] = {
     rows.fold: 26,
     rows.whole: 5,
+    rows.scan: 8,
     rows.row_program: 14,
     rows.channel_program: 3,
     rows.loss: 2,

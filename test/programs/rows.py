@@ -124,6 +124,24 @@ def whole(builder: Builder) -> None:
     builder.new((), dtype, call, "close" if scale else "values", scale)
 
 
+def scan(builder: Builder) -> None:
+    """The CPU's bits: it adds and multiplies in the same order."""
+    x = builder.some()
+    if not x.shape:
+        return
+    (dim,) = dims_of(builder, x, one=True)
+    name = builder.choose.choice(["cumsum", "cumsum", "cumprod"])
+    dtype = x.dtype if x.dtype.is_floating_point else torch.int64
+    if builder.chance(0.15):
+        dtype = builder.choose.choice([torch.float32, torch.float64, torch.bfloat16])
+        call = f"torch.{name}({x.name}, {dim}, dtype={dtype}{{out}})"
+        builder.result([x], dtype, call, None, "bits", exact_out=True)
+        return
+    method = None if x.dtype == torch.bool else f"{x.name}.{name}_({dim})"
+    call = f"torch.{name}({x.name}, {dim}{{out}})"
+    builder.result([x], dtype, call, method, "bits", exact_out=True)
+
+
 def row_program(builder: Builder) -> None:
     x = builder.floating()
     if x is None or not x.shape or numel(x.shape) == 0:
