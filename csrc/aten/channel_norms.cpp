@@ -6,6 +6,8 @@
 // Computing Sample Variances", 1979. What recording declines goes to torch's kernel.
 #include "aten/precompiled.h"
 
+#include <ATen/ops/empty.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -26,6 +28,7 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // ---- batch norm ----
 
@@ -253,6 +256,32 @@ Three batch_norm_without(const Tensor& input, const OptionalTensor& weight,
   return results;
 }
 
+// The operators that say by their name whether running statistics are updated. They have a fourth
+// result, which a backward kernel may keep things in; ours has none.
+Four batch_norm_of(Service& here, const BatchNorm& call) {
+  const Tensor reserved = at::empty({0}, call.input.options().dtype(at::kByte));
+  Three results;
+  if (record_batch_norm(call, results)) {
+    note_native(here.counter);
+  } else {
+    results = batch_norm(call.input, call.weight, call.bias, call.mean, call.variance,
+                         call.training, call.momentum, call.eps);
+  }
+  return std::tuple_cat(std::move(results), std::make_tuple(reserved));
+}
+Four batch_norm_with_update(const Tensor& input, const OptionalTensor& weight,
+                            const OptionalTensor& bias, Tensor& mean, Tensor& variance,
+                            double momentum, double eps) {
+  static Service here("aten::_batch_norm_with_update", "");
+  return batch_norm_of(here, {input, weight, bias, mean, variance, true, momentum, eps});
+}
+Four batch_norm_no_update(const Tensor& input, const OptionalTensor& weight,
+                          const OptionalTensor& bias, const OptionalTensor& mean,
+                          const OptionalTensor& variance, double momentum, double eps) {
+  static Service here("aten::_batch_norm_no_update", "");
+  return batch_norm_of(here, {input, weight, bias, mean, variance, false, momentum, eps});
+}
+
 bool record_batch_norm_backward(const Tensor& grad, const Tensor& input,
                                 const OptionalTensor& weight, const OptionalTensor& mean,
                                 const OptionalTensor& spread, bool training, double eps,
@@ -262,7 +291,7 @@ bool record_batch_norm_backward(const Tensor& grad, const Tensor& input,
       grad.scalar_type() != input.scalar_type() || grad.device() != input.device() ||
       !is_vector(weight, channels->channels(), input) ||
       !are_vectors(mean, spread, channels->channels(), input) || !channels->is_folded() ||
-      ((wanted[1] || wanted[2]) && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
+      (wanted[1] && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
     return false;
   }
   const auto type = parameter_type(input, {&weight, &mean, &spread});
@@ -346,22 +375,45 @@ Three batch_norm_backward(const Tensor& grad, const Tensor& input, const Optiona
   return results;
 }
 
+Three batch_norm_backward_of(const Tensor& grad, const Tensor& input, const Tensor& weight,
+                             const OptionalTensor& running_mean,
+                             const OptionalTensor& running_variance, const OptionalTensor& mean,
+                             const OptionalTensor& scale, bool update, double eps,
+                             std::array<bool, 3> wanted, const Tensor&) {
+  static Service here("aten::batch_norm_backward", "");
+  Three results;
+  if (!record_batch_norm_backward(grad, input, weight, update ? mean : running_mean,
+                                  update ? scale : running_variance, update, eps, wanted,
+                                  results)) {
+    return batch_norm_backward(grad, input, weight, running_mean, running_variance, mean, scale,
+                               update, eps, wanted);
+  }
+  note_native(here.counter);
+  return results;
+}
+
 // ---- group norm ----
 
-// [samples, groups, of each group, inner], contiguous.
+// [samples, groups, of each group, inner], or with the channels last [samples, inner, groups, of
+// each group].
 struct Groups {
   int64_t samples, groups, each, inner;
+  at::MemoryFormat format;
 
   // None where torch has to complain, or its kernel to serve.
   static std::optional<Groups> of(const Tensor& input, int64_t samples, int64_t channels,
                                   int64_t inner, int64_t groups) {
+    const auto format =
+        input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
     if (samples <= 0 || channels <= 0 || inner <= 0 || groups <= 0 || channels % groups != 0 ||
-        input.numel() != samples * channels * inner || !input.is_contiguous() ||
+        input.numel() != samples * channels * inner || !input.is_contiguous(format) ||
         !is_real(input.scalar_type()) || channels / groups * inner == 1) {
       return std::nullopt;
     }
-    return Groups{samples, groups, channels / groups, inner};
+    return Groups{samples, groups, channels / groups, inner, format};
   }
+
+  bool last() const { return format != at::MemoryFormat::Contiguous; }
 
   int64_t channels() const { return groups * each; }
   int64_t all_groups() const { return samples * groups; }
@@ -384,8 +436,20 @@ struct Groups {
     return by(contiguous_view(*tensor), samples == 1 ? kEach : kColumns);
   }
   // A value for each channel of each sample beside elements.
-  View of_channel(const View& value) const { return by(value, inner == 1 ? kEach : kRows); }
-  void enter(Builder& b) const { b.enter(b.compute(), all_channels() * inner, of_channels()); }
+  View of_channel(const View& value) const {
+    if (last()) return by(value, spread_last());
+    return by(value, inner == 1 ? kEach : kRows);
+  }
+  void enter(Builder& b) const {
+    b.enter(b.compute(), all_channels() * inner, last() ? of_last() : of_channels());
+  }
+
+  // With the channels last: the space of elements, and what there is for each channel of a sample.
+  Dimensions of_last() const { return {samples, inner, channels()}; }
+  Spread spread_last() const { return samples == 1 ? kColumns : kPlanesAndColumns; }
+  View sum_last(Builder& b, const View& value) const {
+    return sum_group(b, b.fold(Op::add, value, of_last(), spread_last()));
+  }
 
   // Sums of elements for each channel of each sample, of these for each group, or each channel.
   View sum_inner(Builder& b, const View& value) const {
@@ -400,6 +464,23 @@ struct Groups {
   }
 };
 
+// Of groups with the channels last.
+struct GroupMoments {
+  View mean, scale;
+};
+GroupMoments moments_last(Builder& b, const View& x, const Groups& groups, double eps) {
+  const View n = b.number(static_cast<double>(groups.each * groups.inner));
+  const View sum = groups.sum_last(b, x);
+  b.enter(b.compute(), groups.all_groups());
+  const View mean = b.apply(Op::div, {sum, n});
+  const View each_mean = groups.expand(b, mean);
+  groups.enter(b);
+  const View distance = b.apply(Op::sub, {x, groups.of_channel(each_mean)});
+  const View squares = groups.sum_last(b, b.apply(Op::mul, {distance, distance}));
+  b.enter(b.compute(), groups.all_groups());
+  return {mean, inverse_root(b, b.apply(Op::div, {squares, n}), eps)};
+}
+
 bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
                        const OptionalTensor& bias, const std::optional<Groups>& groups, double eps,
                        Three& results) {
@@ -408,21 +489,32 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
       !is_vector(bias, groups->channels(), input)) {
     return false;
   }
-  const auto elements = Folding::of(input, 0, true);
+  const bool last = groups->last();
+  const auto elements = Folding::of(last ? input.movedim(1, -1) : input, 0, true);
   if (!elements) return false;
   Window& window = current_window(input.device().index());
   Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
+  if (last) out.unsafeGetTensorImpl()->empty_tensor_restride(groups->format);
   Tensor mean = make_folded(window, input, {groups->samples, groups->groups}, *type);
   Tensor scale = make_folded(window, input, {groups->samples, groups->groups}, *type);
   const DType dtype = *group_dtype(input.scalar_type());
   Builder b(compute_dtype(dtype), input.numel(), {});
   const View x = elements->source(b);
-  const Moments m = moments(b, x, groups->of_groups(), eps);
+  View its_distance{};
+  GroupMoments m{};
+  if (last) {
+    m = moments_last(b, x, *groups, eps);
+  } else {
+    const Moments all = moments(b, x, groups->of_groups(), eps);
+    its_distance = all.distance;
+    m = {all.mean, all.scale};
+  }
   b.store(contiguous_view(mean), m.mean);
   b.store(contiguous_view(scale), m.scale);
-  if (!is_given(weight) && !is_given(bias)) {
+  const bool affine = is_given(weight) || is_given(bias);
+  if (!affine && !last) {
     b.enter(b.compute(), input.numel(), groups->of_groups());
-    b.apply(Op::mul, {m.distance, by(m.scale, kRows)});
+    b.apply(Op::mul, {its_distance, by(m.scale, kRows)});
   } else {
     View factor = groups->expand(b, m.scale);
     const View its_mean = groups->expand(b, m.mean);
@@ -434,7 +526,7 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
     const View scaled = b.apply(Op::mul, {x, groups->of_channel(factor)});
     b.apply(Op::add, {scaled, groups->of_channel(shift)});
   }
-  b.give(contiguous_view(out), dtype);
+  b.give(dense_result(out), dtype);
   record_built(window, b);
   results = {std::move(out), std::move(mean), std::move(scale)};
   return true;
@@ -456,14 +548,17 @@ bool record_group_norm_backward(const Tensor& grad, const Tensor& input, const T
                                 const Tensor& scale, const OptionalTensor& weight,
                                 const std::optional<Groups>& groups, std::array<bool, 3> wanted,
                                 Three& results) {
-  if (!groups || grad.sizes() != input.sizes() || grad.scalar_type() != input.scalar_type() ||
-      grad.device() != input.device() || !is_vector(weight, groups->channels(), input) ||
+  if (!groups || groups->last() || grad.sizes() != input.sizes() ||
+      grad.scalar_type() != input.scalar_type() || grad.device() != input.device() ||
+      !is_vector(weight, groups->channels(), input) ||
       !is_vector(mean, groups->all_groups(), input) ||
-      !is_vector(scale, groups->all_groups(), input) ||
-      ((wanted[1] || wanted[2]) && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
+      !is_vector(scale, groups->all_groups(), input) || (wanted[1] && !is_given(weight)) ||
+      !(wanted[0] || wanted[1] || wanted[2])) {
     return false;
   }
-  const auto type = parameter_type(input, {&weight});
+  // The statistics have the parameters' dtype, also where there is no weight.
+  const OptionalTensor given_mean = mean, given_scale = scale;
+  const auto type = parameter_type(input, {&weight, &given_mean, &given_scale});
   const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
   if (!type || !xs || !grads) return false;
   Window& window = current_window(input.device().index());
@@ -547,7 +642,10 @@ void register_channel_norms() {
   overload_library().impl("native_batch_norm", &batch_norm);
   overload_library().impl("_native_batch_norm_legit", &batch_norm_with);
   overload_library().impl("_native_batch_norm_legit.no_stats", &batch_norm_without);
+  overload_library().impl("_batch_norm_with_update", &batch_norm_with_update);
+  overload_library().impl("_batch_norm_no_update", &batch_norm_no_update);
   overload_library().impl("native_batch_norm_backward", &batch_norm_backward);
+  overload_library().impl("batch_norm_backward", &batch_norm_backward_of);
   overload_library().impl("native_group_norm", &group_norm);
   overload_library().impl("native_group_norm_backward", &group_norm_backward);
 }
