@@ -3,7 +3,9 @@
 //
 // Where channels lie in rows (NCHW) the moments of each row are taken while it is in cache, and
 // joined: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-// Computing Sample Variances", 1979. What recording declines goes to torch's kernel.
+// Computing Sample Variances", 1979. What recording declines goes to torch's kernel. That is group
+// norm with channels last, too: it takes both moments in one go, which folds down the rows of
+// planes would need two for.
 #include "aten/precompiled.h"
 
 #include <ATen/ops/empty.h>
@@ -394,26 +396,20 @@ Three batch_norm_backward_of(const Tensor& grad, const Tensor& input, const Tens
 
 // ---- group norm ----
 
-// [samples, groups, of each group, inner], or with the channels last [samples, inner, groups, of
-// each group].
+// [samples, groups, of each group, inner], contiguous.
 struct Groups {
   int64_t samples, groups, each, inner;
-  at::MemoryFormat format;
 
   // None where torch has to complain, or its kernel to serve.
   static std::optional<Groups> of(const Tensor& input, int64_t samples, int64_t channels,
                                   int64_t inner, int64_t groups) {
-    const auto format =
-        input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
     if (samples <= 0 || channels <= 0 || inner <= 0 || groups <= 0 || channels % groups != 0 ||
-        input.numel() != samples * channels * inner || !input.is_contiguous(format) ||
+        input.numel() != samples * channels * inner || !input.is_contiguous() ||
         !is_real(input.scalar_type()) || channels / groups * inner == 1) {
       return std::nullopt;
     }
-    return Groups{samples, groups, channels / groups, inner, format};
+    return Groups{samples, groups, channels / groups, inner};
   }
-
-  bool last() const { return format != at::MemoryFormat::Contiguous; }
 
   int64_t channels() const { return groups * each; }
   int64_t all_groups() const { return samples * groups; }
@@ -436,20 +432,8 @@ struct Groups {
     return by(contiguous_view(*tensor), samples == 1 ? kEach : kColumns);
   }
   // A value for each channel of each sample beside elements.
-  View of_channel(const View& value) const {
-    if (last()) return by(value, spread_last());
-    return by(value, inner == 1 ? kEach : kRows);
-  }
-  void enter(Builder& b) const {
-    b.enter(b.compute(), all_channels() * inner, last() ? of_last() : of_channels());
-  }
-
-  // With the channels last: the space of elements, and what there is for each channel of a sample.
-  Dimensions of_last() const { return {samples, inner, channels()}; }
-  Spread spread_last() const { return samples == 1 ? kColumns : kPlanesAndColumns; }
-  View sum_last(Builder& b, const View& value) const {
-    return sum_group(b, b.fold(Op::add, value, of_last(), spread_last()));
-  }
+  View of_channel(const View& value) const { return by(value, inner == 1 ? kEach : kRows); }
+  void enter(Builder& b) const { b.enter(b.compute(), all_channels() * inner, of_channels()); }
 
   // Sums of elements for each channel of each sample, of these for each group, or each channel.
   View sum_inner(Builder& b, const View& value) const {
@@ -464,23 +448,6 @@ struct Groups {
   }
 };
 
-// Of groups with the channels last.
-struct GroupMoments {
-  View mean, scale;
-};
-GroupMoments moments_last(Builder& b, const View& x, const Groups& groups, double eps) {
-  const View n = b.number(static_cast<double>(groups.each * groups.inner));
-  const View sum = groups.sum_last(b, x);
-  b.enter(b.compute(), groups.all_groups());
-  const View mean = b.apply(Op::div, {sum, n});
-  const View each_mean = groups.expand(b, mean);
-  groups.enter(b);
-  const View distance = b.apply(Op::sub, {x, groups.of_channel(each_mean)});
-  const View squares = groups.sum_last(b, b.apply(Op::mul, {distance, distance}));
-  b.enter(b.compute(), groups.all_groups());
-  return {mean, inverse_root(b, b.apply(Op::div, {squares, n}), eps)};
-}
-
 bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
                        const OptionalTensor& bias, const std::optional<Groups>& groups, double eps,
                        Three& results) {
@@ -489,32 +456,21 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
       !is_vector(bias, groups->channels(), input)) {
     return false;
   }
-  const bool last = groups->last();
-  const auto elements = Folding::of(last ? input.movedim(1, -1) : input, 0, true);
+  const auto elements = Folding::of(input, 0, true);
   if (!elements) return false;
   Window& window = current_window(input.device().index());
   Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
-  if (last) out.unsafeGetTensorImpl()->empty_tensor_restride(groups->format);
   Tensor mean = make_folded(window, input, {groups->samples, groups->groups}, *type);
   Tensor scale = make_folded(window, input, {groups->samples, groups->groups}, *type);
   const DType dtype = *group_dtype(input.scalar_type());
   Builder b(compute_dtype(dtype), input.numel(), {});
   const View x = elements->source(b);
-  View its_distance{};
-  GroupMoments m{};
-  if (last) {
-    m = moments_last(b, x, *groups, eps);
-  } else {
-    const Moments all = moments(b, x, groups->of_groups(), eps);
-    its_distance = all.distance;
-    m = {all.mean, all.scale};
-  }
+  const Moments m = moments(b, x, groups->of_groups(), eps);
   b.store(contiguous_view(mean), m.mean);
   b.store(contiguous_view(scale), m.scale);
-  const bool affine = is_given(weight) || is_given(bias);
-  if (!affine && !last) {
+  if (!is_given(weight) && !is_given(bias)) {
     b.enter(b.compute(), input.numel(), groups->of_groups());
-    b.apply(Op::mul, {its_distance, by(m.scale, kRows)});
+    b.apply(Op::mul, {m.distance, by(m.scale, kRows)});
   } else {
     View factor = groups->expand(b, m.scale);
     const View its_mean = groups->expand(b, m.mean);
@@ -526,7 +482,7 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
     const View scaled = b.apply(Op::mul, {x, groups->of_channel(factor)});
     b.apply(Op::add, {scaled, groups->of_channel(shift)});
   }
-  b.give(dense_result(out), dtype);
+  b.give(contiguous_view(out), dtype);
   record_built(window, b);
   results = {std::move(out), std::move(mean), std::move(scale)};
   return true;
@@ -548,9 +504,8 @@ bool record_group_norm_backward(const Tensor& grad, const Tensor& input, const T
                                 const Tensor& scale, const OptionalTensor& weight,
                                 const std::optional<Groups>& groups, std::array<bool, 3> wanted,
                                 Three& results) {
-  if (!groups || groups->last() || grad.sizes() != input.sizes() ||
-      grad.scalar_type() != input.scalar_type() || grad.device() != input.device() ||
-      !is_vector(weight, groups->channels(), input) ||
+  if (!groups || grad.sizes() != input.sizes() || grad.scalar_type() != input.scalar_type() ||
+      grad.device() != input.device() || !is_vector(weight, groups->channels(), input) ||
       !is_vector(mean, groups->all_groups(), input) ||
       !is_vector(scale, groups->all_groups(), input) || (wanted[1] && !is_given(weight)) ||
       !(wanted[0] || wanted[1] || wanted[2])) {
