@@ -45,14 +45,19 @@ EXPECTED: dict[str, str] = {
 # numbers differ, they are compared with float64, and the device may be off by what the tolerance
 # allows or by five times the CPU's greatest error. Keys are "database:entry:dtype".
 REFEREED: dict[str, str] = {
-    "ops:nn.functional.nll_loss:bfloat16": "torch sums losses and weights in bfloat16; the device "
-    "does in float32 and rounds once",
     **{
-        f"{unit}:bfloat16": "torch rounds log(sum(exp(x))) and x - max to bfloat16 on the way; "
-        "the device computes in float32 and rounds once"
+        f"ops:nn.functional.nll_loss:{dtype}": "torch sums losses and weights in half precision; "
+        "the device does in float32 and rounds once"
+        for dtype in ("bfloat16", "float16")
+    },
+    **{
+        f"{unit}:{dtype}": "torch rounds log(sum(exp(x))) and x - max to half precision on the "
+        "way; the device computes in float32 and rounds once"
+        for dtype in ("bfloat16", "float16")
         for unit in (
             "ops:log_softmax",
             "ops:masked.log_softmax",
+            "ops:masked.logsumexp",
             "ops:masked.softmax",
             "ops:nn.functional.cross_entropy",
             "ops:nn.functional.linear_cross_entropy*",
@@ -60,9 +65,11 @@ REFEREED: dict[str, str] = {
         )
     },
     **{
-        f"ops:{unit}:bfloat16": "torch rounds the mean and the scale of a channel to bfloat16 "
-        "before it applies them; the device computes in float32 and rounds once"
+        f"ops:{unit}:{dtype}": "torch rounds the mean and the scale of a channel to half "
+        "precision before it applies them; the device computes in float32 and rounds once"
+        for dtype in ("bfloat16", "float16")
         for unit in (
+            "_batch_norm_with_update",
             "_native_batch_norm_legit",
             "native_batch_norm",
             "nn.functional.batch_norm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -11,6 +12,7 @@ from torch.testing._internal.common_utils import (
 )
 
 hologram = torch.hologram
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class AssemblingTestCase(HologramTestCase):
@@ -128,8 +130,85 @@ class TestMasks(AssemblingTestCase):
                 x[x > 0] = torch.ones(2, device=device)
 
 
+class TestMaskedFill(AssemblingTestCase):
+    @parametrize("dtype", [*FLOATS, torch.int64, torch.int32, torch.bool])
+    def test_a_number(self, dtype):
+        x = (torch.arange(12) - 6).reshape(3, 4).to(dtype)
+        number = True if dtype is torch.bool else 3
+        for mask in (x > 0, (x > 0)[:1], (x > 0)[:, :1], torch.tensor(True)):
+            self.check(lambda x, m: x.masked_fill(m, number), x, mask)
+            self.check(lambda x, m: x.clone().masked_fill_(m, number), x, mask)
+            self.check(lambda x, m: (x * 1).t().masked_fill_(m.t(), number).t(), x, mask)
+            value = torch.tensor(number, dtype=dtype)
+            self.check(lambda x, m, v: x.masked_fill(m, v), x, mask, value)
+            self.check(lambda x, m: x.masked_fill(~m, number), x, mask)
+
+    def test_special_numbers(self):
+        x = torch.randn(3, 4)
+        for dtype in FLOATS:
+            for number in (float("-inf"), float("nan"), 0.1, -0.0, 1):
+                self.check(
+                    lambda x: x.masked_fill(x > 0, number),  # noqa: B023
+                    x.to(dtype),
+                )
+
+    def test_one_pass(self):
+        x = torch.randn(30, 40).to("hologram")
+        mask = x > 0
+        hologram.synchronize()
+
+        def attend(x):
+            return F.softmax(x.masked_fill(~mask, float("-inf")), -1)
+
+        explained = hologram.explain(attend, x)
+        self.assertEqual(explained.passes, 1)
+        expected = F.softmax(x.cpu().masked_fill(~mask.cpu(), float("-inf")), -1)
+        self.assertEqual(explained.result.cpu(), expected)
+
+    def test_left_to_torch(self):
+        x = torch.arange(6).reshape(2, 3)
+        fill = ["aten::masked_fill_.Scalar"]
+        for dtype in (torch.int8, torch.uint8, torch.complex64):
+            self.check(
+                lambda x, m: x.clone().masked_fill_(m, 2), x.to(dtype), x > 2, delegated=fill
+            )
+        self.check(lambda x: ~x, x, delegated=["aten::bitwise_not"])
+
+    def test_refused_as_on_the_cpu(self):
+        mask = torch.tensor([True, False, True])
+        for call in (
+            lambda x, m: x.masked_fill_(m.to(torch.uint8), 1),
+            lambda x, m: x.masked_fill_(m[:2], 1),
+            lambda x, m: x[:1].expand(3).masked_fill_(m, 1),
+            lambda x, m: x.masked_fill_(m, torch.ones(2, device=x.device)),
+            lambda x, m: x.long().masked_fill_(m, 2.5),
+            lambda x, m: x.masked_fill_(m, 1j),
+            lambda x, m: x.long().masked_fill_(m, torch.tensor(1.5, device=x.device)),
+            lambda x, m: (x > 0).masked_fill_(m, 2.5),
+            lambda x, m: x.half().masked_fill_(m, 1e6),
+            lambda x, m: x.masked_fill_(m[None], 1),
+        ):
+            outcomes = []
+            for device in ("cpu", "hologram"):
+                try:
+                    outcomes.append(call(torch.ones(3, device=device), mask.to(device)).cpu())
+                except Exception as error:
+                    outcomes.append((type(error), str(error).splitlines()[0]))
+            self.assertEqual(outcomes[1], outcomes[0])
+
+    def test_gradients(self):
+        x, mask = torch.randn(3, 4), torch.randn(3, 4) > 0
+        gradients = []
+        for device in ("cpu", "hologram"):
+            leaf, value = (t.detach().to(device).requires_grad_() for t in (x, torch.tensor(2.0)))
+            (leaf.masked_fill(mask.to(device), value) ** 3).sum().backward()
+            gradients.append((leaf.grad.cpu(), value.grad.cpu()))
+        self.assertEqual(*gradients)
+
+
 instantiate_parametrized_tests(TestCat)
 instantiate_parametrized_tests(TestMasks)
+instantiate_parametrized_tests(TestMaskedFill)
 
 if __name__ == "__main__":
     run_tests()

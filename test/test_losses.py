@@ -91,15 +91,92 @@ class TestLosses(HologramTestCase):
 
     @parametrize("reduction", REDUCTIONS)
     def test_label_smoothing(self, reduction):
-        for shape, weighted in itertools.product(((70, 100), (4, 70, 33)), (False, True)):
+        shapes = ((70, 100), (1, 7), (4, 70, 33), (2, 3, 4, 5), (2, 3, 2, 2, 3))
+        for shape, weighted, ignored, dtype in itertools.product(
+            shapes, (False, True), (-100, 2), FLOATS
+        ):
             self.check(
                 F.cross_entropy,
                 shape,
-                torch.float32,
+                dtype,
                 weighted=weighted,
+                ignored=ignored,
                 reduction=reduction,
                 label_smoothing=0.2,
             )
+
+    def test_label_smoothing_is_recorded(self):
+        """Nobody waits. Forward it is the passes of the loss without smoothing, backward one over
+        the elements and two over numbers: what the parts are multiplied with, and each target's.
+        """
+        logits, target, weight = (t.to(DEVICE) for t in operands((70, 100), -100))
+        leaf = logits.clone().requires_grad_()
+        torch.hologram.synchronize()
+        for reduction, w in itertools.product(REDUCTIONS, (None, weight)):
+            options = {"reduction": reduction, "weight": w, "label_smoothing": 0.1}
+            torch.hologram.reset_fallback_report()
+            count = passes(lambda: F.cross_entropy(logits, target, **options))  # noqa: B023
+            self.assertLessEqual(count, 3, options)
+            loss = F.cross_entropy(leaf, target, **options)
+            grad = torch.ones_like(loss)
+            self.assertLessEqual(
+                passes(lambda: torch.autograd.grad(loss, leaf, grad)),  # noqa: B023
+                3,
+                options,
+            )
+            others = [row for row in torch.hologram.fallback_report() if row.kind != "native"]
+            self.assertEqual(others, [], options)
+
+    def test_label_smoothing_elsewhere(self):
+        """Without autograd, under transforms, modes and gradients of gradients."""
+        logits, target, weight = operands((6, 5), -100)
+
+        def loss(x, t, w):
+            return F.cross_entropy(x, t, w, label_smoothing=0.3)
+
+        def hessian(x, t, w):
+            leaf = x.clone().requires_grad_()
+            (first,) = torch.autograd.grad(loss(leaf, t, w), leaf, create_graph=True)
+            return torch.autograd.grad((first**2).sum(), leaf)[0]
+
+        def inferred(x, t, w):
+            with torch.inference_mode():
+                return loss(x, t, w).clone()
+
+        def mapped(x, t, w):
+            return torch.func.vmap(loss, (0, 0, None))(x[:, None], t[:, None], None)
+
+        def transformed(x, t, w):
+            return torch.func.grad(loss)(x, t, w)
+
+        for call in (loss, hessian, inferred, mapped, transformed):
+            expected = call(logits, target, weight)
+            actual = call(*(t.to(DEVICE) for t in (logits, target, weight)))
+            self.assertEqual(actual.cpu(), expected, equal_nan=True, msg=call.__name__)
+
+    def test_one_target(self):
+        """Of logits without a batch; without a reduction the loss is the same number."""
+        logits, target, weight = operands((1, 7), -100)
+        logits, target = logits[0], target[0]
+        for dtype, reduction, w, of, smoothing in itertools.product(
+            FLOATS, REDUCTIONS, (None, weight), (target, torch.tensor(-100)), (0.0, 0.1)
+        ):
+            arguments = (F.cross_entropy, logits, of, w)
+            options = {"reduction": reduction, "label_smoothing": smoothing}
+            torch.hologram.reset_fallback_report()
+            actual = loss_and_gradient(*arguments, DEVICE, dtype, **options)
+            delegated = torch.hologram.fallback_report().operators("delegated")
+            self.assertNotIn("aten::nll_loss_forward", delegated)
+            exact = loss_and_gradient(*arguments, "cpu", torch.float64, **options)
+            for mine, its in zip(actual, exact, strict=True):
+                self.assertEqual(mine.double(), its, equal_nan=True, **TOLERANCE[dtype])
+        forward = torch.ops.aten.nll_loss_forward.default
+        for reduction, w in itertools.product(range(3), (None, weight)):
+            expected = forward(logits, target, w, reduction, -100)
+            on = [t.to(DEVICE) if t is not None else None for t in (logits, target, w)]
+            self.assertEqual([t.cpu() for t in forward(*on, reduction, -100)], list(expected))
+        with self.assertRaisesRegex(IndexError, "Target 7 is out of bounds"):
+            F.cross_entropy(logits.to(DEVICE), torch.tensor(7, device=DEVICE)).item()
 
     @parametrize("reduction", REDUCTIONS)
     def test_nll_loss_of_what_is_in_memory(self, reduction):
@@ -165,6 +242,25 @@ class TestLosses(HologramTestCase):
         ):
             expected = F.cross_entropy(logits, its)
             self.assertEqual(F.cross_entropy(logits.to(DEVICE), its.to(DEVICE)).cpu(), expected)
+        # Of logarithms and targets with gaps a copy is recorded.
+        logs, classes = x[:, :, 0, 0].log_softmax(1), target[:, 0, 0]
+        for logits, its in (
+            (logs.t().contiguous().t(), classes),
+            (logs, torch.stack((classes, classes), 1)[:, 0]),
+            (torch.cat((logs, logs), 1)[:, ::2], classes),
+        ):
+            on = [t.to(DEVICE) for t in (logits, its)]
+            if not its.is_contiguous():
+                on[1] = torch.stack((on[1], on[1]), 1)[:, 0]
+            leaves = [t.detach().requires_grad_() for t in (logits, on[0])]
+            torch.hologram.reset_fallback_report()
+            actual = torch.autograd.grad(F.nll_loss(leaves[1], on[1]), leaves[1])[0]
+            self.assertNotIn(
+                "nll_loss", str(torch.hologram.fallback_report().operators("delegated"))
+            )
+            expected = torch.autograd.grad(F.nll_loss(leaves[0], its), leaves[0])[0]
+            self.assertEqual(actual.cpu(), expected)
+            self.assertEqual(actual.stride(), expected.stride())
         byte = torch.randint(0, 5, (4,), dtype=torch.uint8)
         logits = x[:, :, 0, 0].contiguous()
         expected = F.nll_loss(logits, byte)

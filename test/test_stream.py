@@ -152,6 +152,18 @@ class TestRules(HologramTestCase):
             self.assertEqual(z.cpu(), torch.tensor([1.0, 2.0]) * t)
             self.assertEqual(z.cpu().signbit(), (torch.tensor([1.0, 2.0]) * t).signbit())
 
+    def test_what_is_broadcast_by_hand_is_one_element(self):
+        """As the gradient of a sum is, also beside an operand with gaps."""
+        number = torch.tensor(3.0)
+        for x in (torch.randn(70), torch.randn(7, 10).t()[::2]):
+            on = [x.to("hologram"), number.to("hologram")]
+            explained = torch.hologram.explain(
+                lambda x, number: x * number.expand(x.shape), on[0], on[1]
+            )
+            code = explained.flushes[-1].passes[-1].code
+            self.assertEqual([line.endswith("f32[]") for line in code], [False, True, False, False])
+            self.assertEqual(explained.result.cpu(), x * number)
+
     def test_02_every_live_value_is_stored(self):
         a, b = torch.ones(3, device="hologram") * 2, torch.ones(3, device="hologram") * 3
         y = a * b

@@ -3,8 +3,12 @@
 //
 // Where channels lie in rows (NCHW) the moments of each row are taken while it is in cache, and
 // joined: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for
-// Computing Sample Variances", 1979. What recording declines goes to torch's kernel.
+// Computing Sample Variances", 1979. What recording declines goes to torch's kernel. That is group
+// norm with channels last, too: it takes both moments in one go, which folds down the rows of
+// planes would need two for.
 #include "aten/precompiled.h"
+
+#include <ATen/ops/empty.h>
 
 #include <array>
 #include <cstdint>
@@ -26,6 +30,7 @@ namespace {
 using at::ScalarType;
 using at::Tensor;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // ---- batch norm ----
 
@@ -253,6 +258,32 @@ Three batch_norm_without(const Tensor& input, const OptionalTensor& weight,
   return results;
 }
 
+// The operators that say by their name whether running statistics are updated. They have a fourth
+// result, which a backward kernel may keep things in; ours has none.
+Four batch_norm_of(Service& here, const BatchNorm& call) {
+  const Tensor reserved = at::empty({0}, call.input.options().dtype(at::kByte));
+  Three results;
+  if (record_batch_norm(call, results)) {
+    note_native(here.counter);
+  } else {
+    results = batch_norm(call.input, call.weight, call.bias, call.mean, call.variance,
+                         call.training, call.momentum, call.eps);
+  }
+  return std::tuple_cat(std::move(results), std::make_tuple(reserved));
+}
+Four batch_norm_with_update(const Tensor& input, const OptionalTensor& weight,
+                            const OptionalTensor& bias, Tensor& mean, Tensor& variance,
+                            double momentum, double eps) {
+  static Service here("aten::_batch_norm_with_update", "");
+  return batch_norm_of(here, {input, weight, bias, mean, variance, true, momentum, eps});
+}
+Four batch_norm_no_update(const Tensor& input, const OptionalTensor& weight,
+                          const OptionalTensor& bias, const OptionalTensor& mean,
+                          const OptionalTensor& variance, double momentum, double eps) {
+  static Service here("aten::_batch_norm_no_update", "");
+  return batch_norm_of(here, {input, weight, bias, mean, variance, false, momentum, eps});
+}
+
 bool record_batch_norm_backward(const Tensor& grad, const Tensor& input,
                                 const OptionalTensor& weight, const OptionalTensor& mean,
                                 const OptionalTensor& spread, bool training, double eps,
@@ -262,7 +293,7 @@ bool record_batch_norm_backward(const Tensor& grad, const Tensor& input,
       grad.scalar_type() != input.scalar_type() || grad.device() != input.device() ||
       !is_vector(weight, channels->channels(), input) ||
       !are_vectors(mean, spread, channels->channels(), input) || !channels->is_folded() ||
-      ((wanted[1] || wanted[2]) && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
+      (wanted[1] && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
     return false;
   }
   const auto type = parameter_type(input, {&weight, &mean, &spread});
@@ -341,6 +372,23 @@ Three batch_norm_backward(const Tensor& grad, const Tensor& input, const Optiona
                                   results)) {
     return here.delegate.three(grad, input, weight, running_mean, running_variance, mean, scale,
                                training, eps, wanted);
+  }
+  note_native(here.counter);
+  return results;
+}
+
+Three batch_norm_backward_of(const Tensor& grad, const Tensor& input, const Tensor& weight,
+                             const OptionalTensor& running_mean,
+                             const OptionalTensor& running_variance, const OptionalTensor& mean,
+                             const OptionalTensor& scale, bool update, double eps,
+                             std::array<bool, 3> wanted, const Tensor&) {
+  static Service here("aten::batch_norm_backward", "");
+  Three results;
+  if (!record_batch_norm_backward(grad, input, weight, update ? mean : running_mean,
+                                  update ? scale : running_variance, update, eps, wanted,
+                                  results)) {
+    return batch_norm_backward(grad, input, weight, running_mean, running_variance, mean, scale,
+                               update, eps, wanted);
   }
   note_native(here.counter);
   return results;
@@ -459,11 +507,13 @@ bool record_group_norm_backward(const Tensor& grad, const Tensor& input, const T
   if (!groups || grad.sizes() != input.sizes() || grad.scalar_type() != input.scalar_type() ||
       grad.device() != input.device() || !is_vector(weight, groups->channels(), input) ||
       !is_vector(mean, groups->all_groups(), input) ||
-      !is_vector(scale, groups->all_groups(), input) ||
-      ((wanted[1] || wanted[2]) && !is_given(weight)) || !(wanted[0] || wanted[1] || wanted[2])) {
+      !is_vector(scale, groups->all_groups(), input) || (wanted[1] && !is_given(weight)) ||
+      !(wanted[0] || wanted[1] || wanted[2])) {
     return false;
   }
-  const auto type = parameter_type(input, {&weight});
+  // The statistics have the parameters' dtype, also where there is no weight.
+  const OptionalTensor given_mean = mean, given_scale = scale;
+  const auto type = parameter_type(input, {&weight, &given_mean, &given_scale});
   const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
   if (!type || !xs || !grads) return false;
   Window& window = current_window(input.device().index());
@@ -547,7 +597,10 @@ void register_channel_norms() {
   overload_library().impl("native_batch_norm", &batch_norm);
   overload_library().impl("_native_batch_norm_legit", &batch_norm_with);
   overload_library().impl("_native_batch_norm_legit.no_stats", &batch_norm_without);
+  overload_library().impl("_batch_norm_with_update", &batch_norm_with_update);
+  overload_library().impl("_batch_norm_no_update", &batch_norm_no_update);
   overload_library().impl("native_batch_norm_backward", &batch_norm_backward);
+  overload_library().impl("batch_norm_backward", &batch_norm_backward_of);
   overload_library().impl("native_group_norm", &group_norm);
   overload_library().impl("native_group_norm_backward", &group_norm_backward);
 }

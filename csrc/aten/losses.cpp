@@ -54,6 +54,13 @@ bool is_dense(const Tensor& tensor, const Tensor& beside) {
          operand_block(tensor.unsafeGetTensorImpl()) != nullptr;
 }
 
+// The same elements next to each other; a copy of them is recorded.
+Tensor in_order(const Tensor& tensor) {
+  if (!is_plain_strided(tensor.unsafeGetTensorImpl()) || tensor.is_contiguous()) return tensor;
+  const BelowAutograd below;
+  return tensor.contiguous();
+}
+
 // Whether the values of a tensor are recorded and not computed yet.
 bool is_pending(const Tensor& tensor) {
   const Block& block = *operand_block(tensor.unsafeGetTensorImpl());
@@ -77,19 +84,26 @@ struct Loss {
   void enter_elements(Builder& b) const { b.enter(compute, count(), space); }
 };
 
+// Whether the input is the classes of one target alone. Without a reduction its loss is the sum.
+bool is_one_target(const Tensor& input, const Tensor& target, int64_t rank) {
+  return rank == 2 && input.dim() == 1 && target.dim() == 0;
+}
+
 // Of the arguments that forward and backward have in common; none where torch's kernel serves them,
 // or has to complain. `rank`: of the input.
 std::optional<Loss> loss_of(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
                             int64_t ignored, int64_t rank) {
   const auto dtype = group_dtype(input.scalar_type());
-  if (!dtype || (kReal & dtype_bit(*dtype)) == 0 || input.dim() != rank ||
-      target.dim() != rank - 1 || target.scalar_type() != at::kLong || !is_dense(input, input) ||
-      !is_dense(target, input)) {
+  const bool is_one = is_one_target(input, target, rank);
+  if (!dtype || (kReal & dtype_bit(*dtype)) == 0 ||
+      (!is_one && (input.dim() != rank || target.dim() != rank - 1)) ||
+      target.scalar_type() != at::kLong || !is_dense(input, input) || !is_dense(target, input)) {
     return std::nullopt;
   }
-  const int64_t batch = input.size(0), classes = input.size(1);
+  const int64_t batch = is_one ? 1 : input.size(0),
+                classes = is_one ? input.size(0) : input.size(1);
   const int64_t inner = input.numel() / (batch * classes);
-  for (int64_t d = 0; d < rank - 1; ++d) {
+  for (int64_t d = 0; !is_one && d < rank - 1; ++d) {
     if (target.size(d) != input.size(d == 0 ? 0 : d + 1)) return std::nullopt;
   }
   if (classes > kMostClasses || ignored < -kMostClasses || ignored > kMostClasses) {
@@ -200,7 +214,7 @@ bool record_forward(const char* operation, const Tensor& input, const Tensor& ta
     if (loss->weighted) weights_of_targets = at::gather(*weight, 0, places.flatten()).contiguous();
   }
   Window& window = current_window(input.device().index());
-  const bool each = reduction == at::Reduction::None;
+  const bool each = reduction == at::Reduction::None && !is_one_target(input, target, rank);
   Tensor out =
       make_folded(window, input, each ? target.sizes() : at::IntArrayRef{}, input.scalar_type());
   Tensor sum_of_weights = make_folded(window, input, {}, input.scalar_type());
@@ -307,7 +321,8 @@ template <int64_t rank>
 Two forward(Service& here, const char* operation, const Tensor& input, const Tensor& target,
             const OptionalTensor& weight, int64_t reduction, int64_t ignored) {
   Two results;
-  if (!record_forward(operation, input, target, weight, reduction, ignored, rank, results)) {
+  if (!record_forward(operation, rank == 2 ? in_order(input) : input, in_order(target), weight,
+                      reduction, ignored, rank, results)) {
     return here.delegate.two(input, target, weight, reduction, ignored);
   }
   note_native(here.counter);
@@ -318,8 +333,9 @@ Tensor backward(Service& here, const Tensor& grad, const Tensor& input, const Te
                 const OptionalTensor& weight, int64_t reduction, int64_t ignored,
                 const Tensor& total_weight) {
   Tensor result;
-  if (!record_backward(grad, input, target, weight, reduction, ignored, total_weight, rank,
-                       result)) {
+  // The gradient of images lies in memory as they do.
+  if (!record_backward(grad, rank == 2 ? in_order(input) : input, in_order(target), weight,
+                       reduction, ignored, total_weight, rank, result)) {
     return here.delegate(grad, input, target, weight, reduction, ignored, total_weight);
   }
   note_native(here.counter);

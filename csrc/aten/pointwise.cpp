@@ -10,6 +10,7 @@
 #include <array>
 #include <type_traits>
 
+#include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
 #include "aten/record.h"
@@ -80,6 +81,42 @@ Tensor& zero_(Tensor& self) {
   return self;
 }
 
+// What is written keeps the tensor's dtype: torch refuses a number that has no value in it.
+Tensor& record_masked_fill(Service& here, Tensor& self, const Tensor& mask, const Argument& value,
+                           bool keeps_dtype) {
+  const bool is_mask = mask.scalar_type() == at::kBool && !mask.is_cpu();
+  const std::array<Argument, 3> choice{Argument(mask), value, Argument(self)};
+  if (is_mask && keeps_dtype && record_any(Op::where, choice, &self, nullptr)) {
+    note_native(here.counter);
+  } else if (value.tensor != nullptr) {
+    here.delegate(self, mask, *value.tensor);
+  } else {
+    here.delegate(self, mask, *value.scalar);
+  }
+  return self;
+}
+Tensor& masked_fill_(Tensor& self, const Tensor& mask, const at::Scalar& value) {
+  static Service here("aten::masked_fill_", "Scalar");
+  const auto dtype = group_dtype(self.scalar_type());
+  return record_masked_fill(here, self, mask, value, dtype && has_value(value, *dtype));
+}
+Tensor& masked_fill_by(Tensor& self, const Tensor& mask, const Tensor& value) {
+  static Service here("aten::masked_fill_", "Tensor");
+  const bool keeps = value.dim() == 0 && value.scalar_type() == self.scalar_type();
+  return record_masked_fill(here, self, mask, value, keeps);
+}
+
+// Of truth values; integers are torch's.
+Tensor bitwise_not(const Tensor& self) {
+  static Service here("aten::bitwise_not", "");
+  Tensor fresh;
+  const bool recorded = self.scalar_type() == at::kBool &&
+                        record_row(Op::logical_not, self, nullptr, nullptr, &fresh);
+  if (!recorded) return here.delegate(self);
+  note_native(here.counter);
+  return fresh;
+}
+
 }  // namespace
 
 void register_pointwise() {
@@ -93,7 +130,10 @@ void register_pointwise() {
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
+  overload_library().impl("bitwise_not", &bitwise_not);
   overload_library().impl("fill_.Scalar", &fill_);
+  overload_library().impl("masked_fill_.Scalar", &masked_fill_);
+  overload_library().impl("masked_fill_.Tensor", &masked_fill_by);
   overload_library().impl("zero_", &zero_);
 }
 

@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/safe_numerics.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -339,6 +340,10 @@ bool Preparation::find_spreads() {
   return true;
 }
 
+constexpr bool is_zero(int64_t stride) {
+  return stride == 0;
+}
+
 View Preparation::view_of(const c10::TensorImpl* tensor, size_t operand) const {
   const Sizes& strides = prepared_.space.strides[operand];
   View made = dense_view(block_of(tensor->storage().data_ptr()), tensor,
@@ -349,8 +354,9 @@ View Preparation::view_of(const c10::TensorImpl* tensor, size_t operand) const {
   }
   if (has_spreads_ && spreads_[operand] != kOne) {
     made.spread = spreads_[operand];
-  } else if (has_spreads_ || tensor->numel() == 1) {
-    made.layout = Layout::scalar;
+  } else if (has_spreads_ || tensor->numel() == 1 ||
+             (operand != 0 && std::all_of(strides.begin(), strides.end(), is_zero))) {
+    made.layout = Layout::scalar;  // one element, or one that is broadcast by hand
   } else {
     made.layout = Layout::strided;
     made.strides = strides.data();

@@ -5,6 +5,8 @@
 
 #include "aten/row_programs.h"
 
+#include <c10/core/DefaultDtype.h>
+
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -33,6 +35,7 @@ struct Reduction {
   ScalarType type;       // of the result
   double parameter = 0;  // of the builder
   bool needs_space = false;
+  std::optional<DType> converted = std::nullopt;  // what elements are rounded to before all else
 };
 
 bool record(const Reduction& reduction, const Tensor& self, Dims dims, bool keepdim,
@@ -50,7 +53,13 @@ bool record(const Reduction& reduction, const Tensor& self, Dims dims, bool keep
   if (to.out == nullptr) *to.fresh = make_folded(window, self, sizes, reduction.type);
   const Tensor& out = to.out != nullptr ? *to.out : *to.fresh;
   Builder b(reduction.compute, folding->count(), {});
-  const View value = reduction.build(b, *folding, folding->source(b), reduction.parameter);
+  View x = folding->source(b);
+  if (reduction.converted) {
+    folding->enter_elements(b, *reduction.converted);
+    x = b.copy(x);
+    folding->enter_elements(b, reduction.compute);
+  }
+  const View value = reduction.build(b, *folding, x, reduction.parameter);
   folding->give_kept(b, value, out, *foldable_dtype(reduction.type));
   record_built(window, b);
   return true;
@@ -65,6 +74,12 @@ View fold(Builder& b, const Folding& f, View x, double) {
 View mean(Builder& b, const Folding& f, View x, double) {
   const View sum = f.fold(b, Op::add, x);
   return b.apply(Op::div, {sum, b.number(static_cast<double>(f.folded()))});
+}
+// What is no number counts as 0.
+View nansum(Builder& b, const Folding& f, View x, double) {
+  f.enter_elements(b, b.compute());
+  const View nan = b.apply(Op::ne, {x, x});
+  return f.fold(b, Op::add, b.apply(Op::where, {nan, b.number(0), x}));
 }
 // Of truth values: whether any, or all, are not zero.
 template <Op op>
@@ -91,6 +106,14 @@ View variance(Builder& b, const Folding& f, View x, double correction) {
 }
 View deviation(Builder& b, const Folding& f, View x, double correction) {
   return b.apply(Op::sqrt, {variance(b, f, x, correction)});
+}
+// The mean beside a variance is no number where that is none: torch's kernel updates it by
+// distances from the mean so far, of which an infinite element has none.
+View mean_beside_variance(Builder& b, const Folding& f, View x, double) {
+  const View its_mean = mean(b, f, x, 0);
+  if (f.folded() == 1) return its_mean;
+  const View squares = squared_distances(b, f, x, its_mean);
+  return b.apply(Op::where, {b.apply(Op::ne, {squares, squares}), squares, its_mean});
 }
 
 View norm(Builder& b, const Folding& f, View x, double order) {
@@ -131,6 +154,17 @@ std::optional<DType> fold_compute(ScalarType type) {
   return compute_type_of(*dtype) == ComputeType::i64 ? DType::i64 : compute_dtype(*dtype);
 }
 
+// The dtype that the elements of `own` are rounded to first where the result is to have `type`;
+// none where a fold's loads convert them exactly, or keep those bits of an integer that its result
+// has.
+std::optional<DType> converted_to(ScalarType own, ScalarType type) {
+  const DType dtype = *foldable_dtype(type);
+  if (own == type || !foldable_dtype(own)) return std::nullopt;
+  if (is_half(dtype)) return dtype;
+  if (is_real(own) && (dtype == DType::i32 || dtype == DType::i64)) return dtype;
+  return std::nullopt;
+}
+
 // The sum of a tensor is an int64 where it is one of integers, or has the dtype that is asked for,
 // to which the elements are converted.
 std::optional<Reduction> sum_like(Build build, const Tensor& self, OptionalType dtype) {
@@ -139,14 +173,20 @@ std::optional<Reduction> sum_like(Build build, const Tensor& self, OptionalType 
   const ScalarType type = dtype.value_or(integral ? at::kLong : own);
   const auto compute = fold_compute(type);
   if (!compute || *compute == DType::b8) return std::nullopt;
-  const bool to_half = is_half(*foldable_dtype(type)) && own != type;
-  if (to_half || (*compute == DType::i64 && !integral)) return std::nullopt;
-  return Reduction{build, *compute, type};
+  return Reduction{build, *compute, type, 0, false, converted_to(own, type)};
 }
 
-std::optional<Reduction> mean_of(const Tensor& self, OptionalType dtype) {
+std::optional<Reduction> nansum_of(const Tensor& self, OptionalType dtype) {
+  // Of integers there is nothing to leave out, of a float as an integer no saying what.
+  if (!is_real(dtype.value_or(self.scalar_type()))) {
+    return is_real(self.scalar_type()) ? std::nullopt : sum_like(fold<Op::add>, self, dtype);
+  }
+  return sum_like(nansum, self, dtype);
+}
+
+std::optional<Reduction> mean_of(Build build, const Tensor& self, OptionalType dtype) {
   if (!is_real(dtype.value_or(self.scalar_type()))) return std::nullopt;
-  return sum_like(mean, self, dtype.value_or(self.scalar_type()));
+  return sum_like(build, self, dtype);
 }
 
 std::optional<Reduction> extremum(Build build, const Tensor& self) {
@@ -159,8 +199,9 @@ std::optional<Reduction> extremum(Build build, const Tensor& self) {
 template <Op op>
 std::optional<Reduction> truth_of(const Tensor& self) {
   const auto compute = fold_compute(self.scalar_type());
-  if (!compute || self.scalar_type() == at::kByte) return std::nullopt;
-  return Reduction{*compute == DType::b8 ? fold<op> : truth<op>, *compute, at::kBool};
+  if (!compute) return std::nullopt;
+  return Reduction{*compute == DType::b8 ? fold<op> : truth<op>, *compute,
+                   self.scalar_type() == at::kByte ? at::kByte : at::kBool};
 }
 
 // torch warns where nothing is left to divide by.
@@ -179,21 +220,31 @@ std::optional<Reduction> variance_of(Build build, const Tensor& self, Dims dims,
                    true};
 }
 
+std::optional<Reduction> beside_variance_of(const Tensor& self) {
+  auto reduction = mean_of(mean_beside_variance, self, {});
+  if (reduction) reduction->needs_space = true;
+  return reduction;
+}
+
+// torch refuses a dtype= that is narrower.
 std::optional<Reduction> norm_of(const Tensor& self, const Scalar& order, OptionalType dtype) {
-  if (!is_real(self.scalar_type()) || (dtype && *dtype != self.scalar_type()) ||
+  const ScalarType own = self.scalar_type(), type = dtype.value_or(own);
+  if (!is_real(own) || !is_real(type) || c10::promoteTypes(own, type) != type ||
       order.isComplex() || order.isSymbolic()) {
     return std::nullopt;
   }
-  return Reduction{norm, compute_dtype(*group_dtype(self.scalar_type())), self.scalar_type(),
-                   order.toDouble()};
+  return Reduction{norm, compute_dtype(*group_dtype(type)), type, order.toDouble()};
 }
 
-// Integers become floats first, and without dimensions or elements there is an error to raise:
-// torch's kernel does all of it.
+// Integers become floats first. Without dimensions or elements there is an error to raise, and of
+// an integer `out` too: that is torch's.
 std::optional<Reduction> logsumexp_of(const Tensor& self, at::IntArrayRef dims) {
-  if (!is_real(self.scalar_type()) || self.numel() == 0 || dims.empty()) return std::nullopt;
-  return Reduction{logsumexp, compute_dtype(*group_dtype(self.scalar_type())), self.scalar_type(),
-                   0, true};
+  const ScalarType own = self.scalar_type();
+  const ScalarType type =
+      c10::isIntegralType(own, /*includeBool=*/true) ? c10::get_default_dtype_as_scalartype() : own;
+  if (!is_real(type) || self.numel() == 0 || dims.empty()) return std::nullopt;
+  return Reduction{
+      logsumexp, compute_dtype(*group_dtype(type)), type, 0, true, converted_to(own, type)};
 }
 
 // ---- operators ----
@@ -256,8 +307,10 @@ Two serve_two(Service& here, const std::optional<Reduction>& first,
 HOLOGRAM_BOTH(sum_dims, "sum", "dim_IntList", "IntList_out",
               (Dims dims, bool keep, OptionalType dtype), (dims, keep, dtype),
               sum_like(fold<Op::add>, self, dtype), dims, keep)
+HOLOGRAM_BOTH(nansum_dims, "nansum", "", "out", (Dims dims, bool keep, OptionalType dtype),
+              (dims, keep, dtype), nansum_of(self, dtype), dims, keep)
 HOLOGRAM_BOTH(mean_dims, "mean", "dim", "out", (Dims dims, bool keep, OptionalType dtype),
-              (dims, keep, dtype), mean_of(self, dtype), dims, keep)
+              (dims, keep, dtype), mean_of(mean, self, dtype), dims, keep)
 HOLOGRAM_REDUCTION(prod_all, "prod", "", (OptionalType dtype), (dtype),
                    sum_like(fold<Op::mul>, self, dtype), std::nullopt, false)
 HOLOGRAM_BOTH(prod_dim, "prod", "dim_int", "int_out", (int64_t dim, bool keep, OptionalType dtype),
@@ -292,13 +345,13 @@ HOLOGRAM_BOTH(std_, "std", "correction", "correction_out",
               (dims, correction, keep), variance_of(deviation, self, dims, correction), dims, keep)
 Two var_mean(const Tensor& self, Dims dims, const std::optional<Scalar>& correction, bool keep) {
   static Service here("aten::var_mean", "correction");
-  return serve_two(here, variance_of(variance, self, dims, correction), mean_of(self, {}), self,
-                   dims, keep, dims, correction, keep);
+  return serve_two(here, variance_of(variance, self, dims, correction), beside_variance_of(self),
+                   self, dims, keep, dims, correction, keep);
 }
 Two std_mean(const Tensor& self, Dims dims, const std::optional<Scalar>& correction, bool keep) {
   static Service here("aten::std_mean", "correction");
-  return serve_two(here, variance_of(deviation, self, dims, correction), mean_of(self, {}), self,
-                   dims, keep, dims, correction, keep);
+  return serve_two(here, variance_of(deviation, self, dims, correction), beside_variance_of(self),
+                   self, dims, keep, dims, correction, keep);
 }
 Two aminmax(const Tensor& self, std::optional<int64_t> dim, bool keep) {
   static Service here("aten::aminmax", "");
@@ -330,6 +383,8 @@ void register_reductions() {
   };
   impl("sum.dim_IntList", &sum_dims);
   impl("sum.IntList_out", &sum_dims_out);
+  impl("nansum", &nansum_dims);
+  impl("nansum.out", &nansum_dims_out);
   impl("mean.dim", &mean_dims);
   impl("mean.out", &mean_dims_out);
   impl("prod", &prod_all);

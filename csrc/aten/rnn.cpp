@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "aten/autocast.h"
+#include "aten/bare.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
 
@@ -129,14 +130,6 @@ HOLOGRAM_NETWORK(rnn_tanh, 1, n.states[0])
 HOLOGRAM_NETWORK(rnn_relu, 1, n.states[0])
 #undef HOLOGRAM_NETWORK
 
-// A dense tensor of the device that nothing stands in front of: no transform, mode or lazy bit.
-bool is_plain(const Tensor& tensor) {
-  constexpr DispatchKeySet above({DispatchKey::AutogradPrivateUse1, DispatchKey::ADInplaceOrView,
-                                  DispatchKey::AutocastPrivateUse1});
-  return tensor.defined() &&
-         (tensor.key_set() | above) == (DispatchKeySet(DispatchKey::PrivateUse1) | above);
-}
-
 // Whether gradients are wanted of the tensor.
 bool is_wanted(const Tensor& tensor) {
   return tensor.requires_grad();
@@ -182,7 +175,7 @@ bool fits(const Kind& kind, const Network& n) {
 
 // Whether one call over aliases does what the composition would do, apart from rounding.
 bool is_whole(const Kind& kind, const Network& n) {
-  if (n.any([&](const Tensor& t) { return !is_plain(t); }) ||
+  if (n.any([&](const Tensor& t) { return !is_bare(t); }) ||
       (n.batch_sizes.defined() && !n.batch_sizes.device().is_cpu()) ||
       c10::impl::TorchDispatchModeTLS::any_modes_set() ||
       at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) ||
@@ -240,7 +233,7 @@ class NetworkBackward final : public torch::autograd::Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
     const bool plain = std::all_of(grads.begin(), grads.end(), [](const Tensor& grad) {
-      return !grad.defined() || is_plain(grad);
+      return !grad.defined() || is_bare(grad);
     });
     if (c10::GradMode::is_enabled() || !plain || c10::impl::TorchDispatchModeTLS::any_modes_set()) {
       return composed(grads);

@@ -201,9 +201,11 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
       !is_vector(weight, space->columns, input) || !(wanted[0] || wanted[1] || wanted[2])) {
     return false;
   }
-  const auto type = parameter_type(input, {&weight});
+  // The statistics have the parameters' dtype, also where there is no weight.
+  const OptionalTensor its_mean = mean, its_scale = scale;
+  const auto type = parameter_type(input, {&weight, &its_mean, &its_scale});
   const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
-  if (!type || !xs || !grads || ((wanted[1] || wanted[2]) && !is_given(weight))) return false;
+  if (!type || !xs || !grads || (wanted[1] && !is_given(weight))) return false;
   Window& window = current_window(input.device().index());
   const DType dtype = *group_dtype(input.scalar_type()), compute = compute_dtype(dtype);
   const auto make = [&](bool is_wanted, at::IntArrayRef sizes, ScalarType its) {

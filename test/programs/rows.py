@@ -11,6 +11,7 @@ from programs.variable import Variable, numel
 # Of torch.name(x, dims, keepdim=keep): what its terms amount to, which the CPU's tolerance is of.
 FOLDS = {
     "sum": "total({x}, {dims}, {keep})",
+    "nansum": "total({x}, {dims}, {keep})",
     "mean": "total({x}, {dims}, {keep}) / {count}",
     "amax": "",
     "amin": "",
@@ -25,9 +26,9 @@ FOLDS = {
     "max": "",
     "min": "",
 }
-FOLD_WEIGHTS = (8, 4, 4, 3, 1, 1, 2, 4, 2, 2, 2, 1, 2, 1)
+FOLD_WEIGHTS = (8, 1, 4, 4, 3, 1, 1, 2, 4, 2, 2, 2, 1, 2, 1)
 OF_ONE_DIM = ("prod", "argmax", "argmin", "max", "min")
-OF_FLOATS = ("mean", "logsumexp", "var", "std")
+OF_FLOATS = ("nansum", "mean", "logsumexp", "var", "std")
 
 # Of rows or channels of x. Where terms cancel, rounding has a say in every digit: the scale is
 # infinite, which leaves the modes to be compared. The conformance tests compare those with float64.
@@ -84,8 +85,9 @@ def fold(builder: Builder) -> None:
         dtype = torch.int64
     dim = str(dims[0]) if name in OF_ONE_DIM else str(tuple(dims))
     more = ""
-    if name in ("sum", "mean", "prod") and x.dtype.is_floating_point and builder.chance(0.15):
-        dtype = builder.choose.choice([torch.float32, torch.float64])
+    if name in ("sum", "nansum", "mean", "prod") and builder.chance(0.15):
+        types = [torch.float32, torch.float64]
+        dtype = builder.choose.choice([*types, torch.int64] if name == "sum" else types)
         more = f", dtype={dtype}"
     if name in ("var", "std"):
         # Fewer than there are: else torch warns.
@@ -164,7 +166,10 @@ def channel_program(builder: Builder) -> None:
     if x is None or len(x.shape) < 2 or numel(x.shape) == 0 or numel(x.shape) == x.shape[1]:
         return
     groups = builder.choose.choice([g for g in range(1, x.shape[1] + 1) if x.shape[1] % g == 0])
-    text = builder.choose.choice(CHANNEL_PROGRAMS).format(x=x.name, groups=groups)
+    name = x.name
+    if len(x.shape) == 4 and builder.chance(0.4):
+        name += ".contiguous(memory_format=torch.channels_last)"
+    text = builder.choose.choice(CHANNEL_PROGRAMS).format(x=name, groups=groups)
     builder.new(x.shape, x.dtype, text, "close", ANYTHING)
 
 

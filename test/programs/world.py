@@ -189,8 +189,11 @@ class World:
             return
         # What is recorded may need memory for a value between two of its passes: it would be told
         # that there is none, as it should be, and the program would differ from eager mode.
+        # So only an operation in place, which needs none, waits when there is no room.
+        pending = torch.ones(8, device=DEVICE)
         hologram.synchronize()
         hologram.set_per_process_memory_fraction(1e-9)
+        pending.add_(1)
         try:
             torch.empty(1 << 26, device=DEVICE)
         except torch.OutOfMemoryError:
