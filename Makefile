@@ -181,6 +181,8 @@ format: $(call needs,lint) ## Rewrite the sources in the project's format
 bench: $(BUILT) $(call needs,demo) ## Measure against torch on the CPU; writes benchmarks/results
 	missed=0; \
 	$(PY) benchmarks/stream.py || missed=1; \
+	$(PY) benchmarks/rows.py --inductor || missed=1; \
+	$(PY) benchmarks/optimizers.py || missed=1; \
 	$(PY) benchmarks/device.py || missed=1; \
 	$(PY) benchmarks/pointwise.py || missed=1; \
 	$(PY) benchmarks/memory.py || missed=1; \

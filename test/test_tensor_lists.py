@@ -53,6 +53,40 @@ class TestLists(DelegateTestCase):
         self.assertEqual([t.data_ptr() for t in tensors], addresses)
         self.assertEqual([t._version for t in tensors], [1, 1, 1])
 
+    @parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+    @parametrize("number", [1, 2.5, 1e300, True])
+    def test_a_number_is_added_to_each(self, dtype, number):
+        if dtype == torch.int64 and isinstance(number, float):
+            number = 3
+        results = []
+        for device in ("cpu", "hologram"):
+            base = [torch.arange(4.0).to(dtype).to(device) for _ in range(3000)]
+            sizes = [(), (1,), (3, 5), (7,)]
+            ones = [torch.ones(size, dtype=dtype, device=device) for size in sizes]
+            alike = [*base, *ones, base[0], base[1][:2], ones[2].t()]
+            others = [base[2][::2], ones[2][1], ones[0][None][:0]]  # one by one
+            for tensors in (alike, others):
+                torch._foreach_add_(tensors, number)
+            results.append([t.cpu() for t in alike + others])
+            results.append([t._version for t in alike + others])
+        values, versions, ours, our_versions = results
+        self.assertEqual(ours, values, rtol=0, atol=0)
+        self.assertEqual(our_versions, versions)
+
+    def test_a_number_is_added_in_one_pass(self):
+        tensors = [torch.zeros(1, device="hologram") for _ in range(200)]
+        torch.hologram.synchronize()
+        explained = torch.hologram.explain(torch._foreach_add_, tensors, 1)
+        self.assertEqual(explained.passes, 1)
+
+    def test_what_has_been_added_to_is_no_saved_value(self):
+        x = torch.ones(2, device="hologram", requires_grad=True)
+        y = x * 1
+        z = y * y
+        torch._foreach_add_([y], 1.0)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            z.sum().backward()
+
     def test_lists_of_results(self):
         x = torch.rand(6, 4)
         for function in (

@@ -13,7 +13,7 @@ import torch
 
 from chains.paths import BUILD, ROOT
 
-SOURCE = ROOT / "benchmarks" / "reference" / "loops.cpp"
+FOLDER = ROOT / "benchmarks" / "reference"
 FLAGS = [
     "-std=c++20",
     "-O3",
@@ -44,6 +44,15 @@ class Reference:
             ctypes.c_int,
             ctypes.c_long,
         ]
+        self.rows_function = library.hologram_reference_rows
+        self.rows_function.restype = ctypes.c_bool
+        self.rows_function.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_bool,
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.POINTER(ctypes.c_long),
+            ctypes.c_long,
+        ]
         self.width = int(library.hologram_reference_width())
 
     @staticmethod
@@ -52,11 +61,11 @@ class Reference:
         BUILD.mkdir(parents=True, exist_ok=True)
         output = BUILD / "libreference.so"
         core = ROOT / "csrc"
-        sources = [SOURCE, *core.glob("cpu/*.h"), *core.glob("atlas/*.h")]
+        sources = [*FOLDER.iterdir(), *core.glob("cpu/*.h"), *core.glob("atlas/*.h")]
         if output.exists() and output.stat().st_mtime > max(s.stat().st_mtime for s in sources):
             return output
         command = [os.environ.get("CXX", "c++"), *FLAGS, "-I", str(ROOT / "csrc")]
-        subprocess.run([*command, str(SOURCE), "-o", str(output)], check=True)
+        subprocess.run([*command, *map(str, FOLDER.glob("*.cpp")), "-o", str(output)], check=True)
         return output
 
     def contender(
@@ -73,16 +82,52 @@ class Reference:
         half = flat[0].dtype == torch.bfloat16
         name, tensors, count = chain.encode(), len(operands[0]), flat[0].numel()
 
-        def seconds(number: int) -> float:
-            start = time.perf_counter()
-            known = self.function(name, half, pointers, tensors, count, scalars, threads, number)
-            elapsed = time.perf_counter() - start
-            if not known:
-                raise RuntimeError(f"no reference loop for {chain}")
-            return elapsed
+        def run(number: int) -> bool:
+            known: bool = self.function(
+                name, half, pointers, tensors, count, scalars, threads, number
+            )
+            return known
 
-        seconds.keep = flat  # type: ignore[attr-defined]  # the pointers' owners
-        return seconds
+        return timed(chain, run, flat)
+
+    def rows_contender(
+        self,
+        program: str,
+        sizes: tuple[int, int, int],
+        operands: Sequence[torch.Tensor],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> Callable[[int], float]:
+        """seconds(number) of a program over rows, on one thread."""
+        pointers = (ctypes.c_void_p * len(operands))(*(tensor.data_ptr() for tensor in operands))
+        numbers = (ctypes.c_long * 3)(*sizes)
+        half = operands[0].dtype == torch.bfloat16
+        name = program.encode()
+
+        def run(number: int) -> bool:
+            known: bool = self.rows_function(name, half, pointers, numbers, number)
+            return known
+
+        return timed(program, run, operands, clock)
+
+
+def timed(
+    name: str,
+    run: Callable[[int], bool],
+    operands: Sequence[torch.Tensor],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Callable[[int], float]:
+    """seconds(number) of a loop that says whether it is known."""
+
+    def seconds(number: int) -> float:
+        start = clock()
+        known = run(number)
+        elapsed = clock() - start
+        if not known:
+            raise RuntimeError(f"no reference loop for {name}")
+        return elapsed
+
+    seconds.keep = operands  # type: ignore[attr-defined]  # the pointers' owners
+    return seconds
 
 
 def compiler() -> str:

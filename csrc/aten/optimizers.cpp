@@ -12,18 +12,23 @@
 #include "aten/precompiled.h"
 
 #include <ATen/core/List.h>
+#include <ATen/ops/_foreach_add_native.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 #include "aten/builder.h"
 #include "aten/delegate.h"
+#include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/record.h"
+#include "aten/report.h"
 #include "aten/runtime.h"
 #include "atlas/op_table.h"
 #include "atlas/window.h"
@@ -456,9 +461,53 @@ struct Adagrad {
   }
 };
 
+// Torch composes this of a call for each tensor. Before a fused step it counts the steps of every
+// parameter, where the calls would take as long as all else that is recorded.
+bool record_add(TensorList self, const at::Scalar& number) {
+  if (self.empty() || number.isBoolean() || !is_plain_number(number)) {
+    return false;
+  }
+  Window* window = nullptr;
+  std::vector<Operands> list(self.size());
+  for (size_t i = 0; i < self.size(); ++i) {
+    const Tensor* const one[] = {&self[i]};
+    View view{};
+    Window* const own = views_alike(one, &view);
+    if (own == nullptr || (window != nullptr && own != window) ||
+        (view.dtype != DType::f32 && view.dtype != DType::f64) || !has_value(number, view.dtype)) {
+      return false;
+    }
+    window = own;
+    const View added = immediate(immediate_bits(number, view.dtype, false), view.dtype);
+    list[i] = {static_cast<Code>(Op::add), view.dtype, 2, self[i].numel(), {}, view,
+               {view, added, {}}};
+  }
+  constexpr size_t kAtOnce = Window::kMostInstructions / 2;
+  for (std::span<const Operands> rest = list; !rest.empty();) {
+    const size_t some = std::min(rest.size(), kAtOnce);
+    window->record(rest.first(some), 0);
+    rest = rest.subspan(some);
+  }
+  for (size_t i = 0; i < self.size(); ++i) {
+    self[i].unsafeGetTensorImpl()->bump_version();  // as add_ would: of lists, torch bumps none
+    run_if_shared(*window, {&list[i].out, 1});
+  }
+  return true;
+}
+
+void add_to_each(TensorList self, const at::Scalar& number) {
+  static OpCounter& counter = op_counter("aten::_foreach_add_.Scalar");
+  if (record_add(self, number)) {
+    note_native(counter);
+  } else {
+    at::native::foreach_tensor_add_scalar_kernel_slow_(self, number);
+  }
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_foreach_add_.Scalar", &add_to_each);
   m.impl("_fused_adam_", &Adam<double, false>::call);
   m.impl("_fused_adam_.tensor_lr", &Adam<Tensor, false>::call);
   m.impl("_fused_adamw_", &Adam<double, true>::call);

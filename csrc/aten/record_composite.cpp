@@ -56,16 +56,16 @@ View Builder::apply(Op op, std::span<const View> in) {
   // Logical operations are of truth values only.
   const DType compute = info.is_logical() ? DType::b8 : compute_;
   const View result = temporary(dtype);
-  Operands operands{static_cast<Code>(op),
-                    compute,
-                    static_cast<int>(in.size()),
-                    count_,
-                    sizes_,
-                    result,
-                    {},
-                    dimensions_};
+  // Written where it stays: it is four views long, and most instructions are recorded this way.
+  Operands& operands = list_.emplace_back();
+  operands.code = static_cast<Code>(op);
+  operands.dtype = compute;
+  operands.arity = static_cast<int>(in.size());
+  operands.count = count_;
+  operands.sizes = sizes_;
+  operands.out = result;
   std::copy(in.begin(), in.end(), operands.in.begin());
-  list_.push_back(operands);
+  operands.dimensions = dimensions_;
   return result;
 }
 

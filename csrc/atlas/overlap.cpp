@@ -73,14 +73,20 @@ size_t strided_footprint(const Program& program, uint16_t access) {
 
 size_t slot_bytes(const Program& program, uint16_t slot) {
   if (const BlockState* block = program.blocks[slot]) return block->bytes;
-  size_t bytes = 0;
+  std::vector<size_t> bytes;
+  temporary_bytes(program, bytes);
+  return bytes[slot];
+}
+
+void temporary_bytes(const Program& program, std::vector<size_t>& bytes) {
+  bytes.assign(program.slots.size(), 0);
   for (size_t i = 0; i < program.accesses.size(); ++i) {
-    if (program.accesses[i].slot != slot) continue;
-    const auto access = static_cast<uint16_t>(i);
-    bytes =
-        std::max(bytes, static_cast<size_t>(program.places[i].offset) + footprint(program, access));
+    const uint16_t slot = program.accesses[i].slot;
+    if (program.blocks[slot] != nullptr) continue;
+    const auto end = static_cast<size_t>(program.places[i].offset) +
+                     footprint(program, static_cast<uint16_t>(i));
+    bytes[slot] = std::max(bytes[slot], end);
   }
-  return bytes;
 }
 
 bool may_overlap(const Program& program, uint16_t a, uint16_t b) {

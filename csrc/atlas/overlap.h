@@ -26,6 +26,8 @@ inline size_t footprint(const Program& program, uint16_t access) {
 
 // The bytes of what a slot stands for: of its block, or of all that is accessed of a temporary.
 size_t slot_bytes(const Program& program, uint16_t slot);
+// The same of every temporary, by slot, in one pass over the accesses.
+void temporary_bytes(const Program& program, std::vector<size_t>& bytes);
 
 // Whether two accesses of one block may share a byte. Dense ones are compared exactly; strided ones
 // by their extents, and modulo each of their strides: two columns of a matrix never overlap.

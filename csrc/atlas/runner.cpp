@@ -17,17 +17,6 @@ size_t aligned(size_t bytes) {
   return (bytes + 63) & ~size_t{63};
 }
 
-// What the turn that needs most stores for nobody.
-size_t discarded_bytes(const Plan& plan, const Program& program) {
-  size_t most = 0;
-  for (const auto& turn : plan.discarded) {
-    size_t bytes = 0;
-    for (const uint16_t slot : turn) bytes += aligned(slot_bytes(program, slot));
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 }  // namespace
 
 Runner::Runner(PlanCache& plans, Queue& queue, Scratch& scratch, bool alone)
@@ -37,6 +26,22 @@ void Runner::wait_for(const Fence& fence) {
   if (waited_for_.covers(fence)) return;
   queue_.wait_for(fence);
   waited_for_.add(fence);
+}
+
+size_t Runner::scratch_bytes(const Program& program, uint16_t slot) const {
+  const BlockState* const block = program.blocks[slot];
+  return block != nullptr ? block->bytes : temporary_bytes_[slot];
+}
+
+// What the turn that needs most stores for nobody.
+size_t Runner::discarded_bytes(const Plan& plan, const Program& program) const {
+  size_t most = 0;
+  for (const auto& turn : plan.discarded) {
+    size_t bytes = 0;
+    for (const uint16_t slot : turn) bytes += aligned(scratch_bytes(program, slot));
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 // Takes all the scratch that a plan needs, or nothing; where there is none, `unwritable` says why.
@@ -53,9 +58,10 @@ bool Runner::reserve_scratch(const Plan& plan, const Program& program, Failures&
   };
   bool complete = true;
   held_.reserve(plan.scratch.size() + 1);
+  if (!plan.scratch.empty() || !plan.discarded.empty()) temporary_bytes(program, temporary_bytes_);
   for (const uint16_t slot : plan.scratch) {
     try {
-      held_.push(scratch_.allocate_scratch(slot_bytes(program, slot), queue_));
+      held_.push(scratch_.allocate_scratch(scratch_bytes(program, slot), queue_));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       unwritable[slot] = std::make_shared<const Failure>(Failure{
@@ -217,7 +223,7 @@ void Runner::find_bases(const Plan& plan, const Program& program) {
     char* place = held_.empty() ? nullptr : static_cast<char*>(held_.back());
     for (const uint16_t slot : turn) {
       bases[slot] = place;
-      place += aligned(slot_bytes(program, slot));
+      place += aligned(scratch_bytes(program, slot));
     }
   }
 }

@@ -44,6 +44,8 @@ class Runner {
  private:
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
+  size_t scratch_bytes(const Program& program, uint16_t slot) const;
+  size_t discarded_bytes(const Plan& plan, const Program& program) const;
   void release_scratch(Fence fence) noexcept;
   Fence fence_behind_all() noexcept;
   void wait_for_other_queues(const Program& program);
@@ -58,6 +60,7 @@ class Runner {
   std::shared_ptr<const Compiled> compiled_;  // of the last program
   bool failures_ = false;                     // some block has failed in this window
   Column<void*> held_;                        // scratch of the run
+  std::vector<size_t> temporary_bytes_;       // by slot, of the run
   Fences fences_;                             // that the run waits for
   Fences waited_for_;                         // by the queue, for earlier ones
 };

@@ -26,6 +26,7 @@ Parallel& serial() {
 void GroupRun::run(Parallel& parallel) {
   int64_t elements = 0;
   for (const Binding& binding : bindings_) elements += binding.count;
+  streams_ = streams(elements);
   int threads = 1;
   if (elements >= kSerialElements) {
     for (const Binding& binding : bindings_) chunks_ += chunks_of(binding);
@@ -71,6 +72,14 @@ char* GroupRun::allocate(size_t bytes) {
   return static_cast<char*>(p);
 }
 
+// Whether all members together are more than the caches may hold.
+bool GroupRun::streams(int64_t elements) const {
+  if (group_.strided_ || group_.uses_.size() < kPrefetchOperands) return false;
+  int64_t bytes = 0;
+  for (const auto& use : group_.uses_) bytes += use.size * elements;
+  return bytes >= kPrefetchFrom;
+}
+
 int64_t GroupRun::chunks_of(const Binding& binding) const {
   return (binding.count + chunk_elements_ - 1) / chunk_elements_;
 }
@@ -78,7 +87,28 @@ int64_t GroupRun::chunks_of(const Binding& binding) const {
 // All of it, by the calling thread.
 void GroupRun::whole(char* frame) const {
   for (size_t i = 0; i < bindings_.size(); ++i) {
-    if (bindings_[i].count > 0) range(set_up(i, frame), 0, bindings_[i].count);
+    const int64_t count = bindings_[i].count;
+    if (count <= 0) continue;
+    Member member = set_up(i, frame);
+    int64_t last = 0;
+    if (member.prefetch_count != 0 && i + 1 < bindings_.size()) {
+      last =
+          std::max<int64_t>(count - kPrefetchDistance / size_, 0) / kernels_.lanes * kernels_.lanes;
+      range(member, 0, last);
+      aim_prefetches(member, last, bindings_[i + 1]);
+    }
+    range(member, last, count);
+  }
+}
+
+// Where a member's last elements, from `at` on, are computed, the first ones of the next are
+// fetched.
+void GroupRun::aim_prefetches(Member& member, int64_t at, const Binding& next) const {
+  for (int i = 0; i < member.prefetch_count; ++i) {
+    Prefetch& prefetch = member.prefetches[i];
+    const auto here = reinterpret_cast<uintptr_t>(member.pointers()[prefetch.pointer]);
+    const auto there = reinterpret_cast<uintptr_t>(next.operands[prefetch.pointer]);
+    prefetch.distance = static_cast<long>(there - here) - at * prefetch.size;
   }
 }
 
@@ -193,10 +223,7 @@ void GroupRun::tail(char* frame, int64_t at, int64_t n) const {
 }
 
 void GroupRun::choose_prefetches(Member& member) const {
-  if (group_.strided_ || group_.uses_.size() < kPrefetchOperands) return;
-  int64_t bytes = 0;
-  for (const auto& use : group_.uses_) bytes += use.size * member.binding.count;
-  if (bytes < kPrefetchFrom) return;
+  if (!streams_) return;
   for (const auto& use : group_.uses_) {
     if (member.prefetch_count == kMostPrefetches) break;
     member.prefetches[member.prefetch_count++] = {use.operand, use.size, kPrefetchDistance};

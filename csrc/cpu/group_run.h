@@ -49,6 +49,7 @@ class GroupRun {
     Prefetch prefetches[kMostPrefetches];  // only so many have a value
   };
 
+  bool streams(int64_t elements) const;
   int64_t chunks_of(const Binding& binding) const;
   void whole(char* frame) const;
   // A thread's part of all chunks. Each begins with its own, the same in every run over as many:
@@ -76,6 +77,7 @@ class GroupRun {
   char* place_tile(const Member& member, size_t u, int64_t at, int64_t n, const int64_t* position,
                    const char** held) const;
   void choose_prefetches(Member& member) const;
+  void aim_prefetches(Member& member, int64_t at, const Binding& next) const;
   // Uses of which an element that fills a tile is remembered.
   static constexpr size_t kHeld = 16;
 
@@ -84,6 +86,7 @@ class GroupRun {
   const TypeKernels& kernels_;
   const long size_;  // of the compute type's elements
   const int64_t chunk_elements_;
+  bool streams_ = false;
   FloatMode mode_ = 0;  // of the calling thread
   int64_t chunks_ = 0;  // of all members
   int64_t claim_ = 1;   // chunks that a thread takes at a time

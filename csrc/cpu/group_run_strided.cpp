@@ -109,8 +109,9 @@ void GroupRun::tiles_range(const Member& member, int64_t begin, int64_t end) con
       if (!use.stored || tile[use.operand] != scratch) continue;
       if (use.strided) {
         space.walk(u, bases[use.operand], n, position,
-                   [&](char* data, int64_t stride, int64_t done, int64_t run) {
-                     copy_strided(data, stride, scratch + done * use.size, use.size, run, use.size);
+                   [&](char* data, int64_t stride, int64_t run) {
+                     copy_strided(data, stride, scratch, use.size, run, use.size);
+                     scratch += run * use.size;
                    });
       } else {
         std::memcpy(bases[use.operand] + at * use.size, scratch, static_cast<size_t>(n) * use.size);
@@ -148,9 +149,11 @@ char* GroupRun::place_tile(const Member& member, size_t u, int64_t at, int64_t n
       held[u] = element;
     }
     if (use.loaded) {
+      char* to = scratch;
       space.walk(u, bases[use.operand], n, position,
-                 [&](const char* data, int64_t step, int64_t done, int64_t run) {
-                   copy_strided(scratch + done * use.size, use.size, data, step, run, use.size);
+                 [&](const char* data, int64_t step, int64_t run) {
+                   copy_strided(to, use.size, data, step, run, use.size);
+                   to += run * use.size;
                  });
     }
   }

@@ -32,11 +32,26 @@ void StridedSpace::collapse(const Binding& binding, std::span<const OperandUse> 
   if (rank_ == 0) collapsed[rank_++] = 1;
 }
 
+namespace {
+
+// Short rows are copied in line: a call of memcpy takes as long as they do.
+void copy_bytes(char* to, const char* from, size_t bytes) {
+  constexpr size_t kStep = 16, kInLine = 256;
+  if (bytes > kInLine) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (; bytes >= kStep; bytes -= kStep, to += kStep, from += kStep) std::memcpy(to, from, kStep);
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
 void copy_strided(char* to, int64_t to_step, const char* from, int64_t from_step, int64_t n,
                   size_t size) {
   const auto loop = [&]<class U>(U) {
     if (to_step == static_cast<int64_t>(sizeof(U)) && from_step == to_step) {
-      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(U));
+      copy_bytes(to, from, static_cast<size_t>(n) * sizeof(U));
       return;
     }
     if (from_step == 0 && to_step == static_cast<int64_t>(sizeof(U))) {

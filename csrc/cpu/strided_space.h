@@ -48,19 +48,28 @@ class StridedSpace {
     }
   }
 
-  // Calls body(address, stride, elements before, elements) for each piece of a row among the n
-  // elements from a position on.
+  // Calls body(address, stride, elements) for each piece of a row among the n elements, at least
+  // one, from a position on.
   template <class Body>
   void walk(size_t use, char* base, int64_t n, const int64_t* position, Body&& body) const {
     int64_t here[kMaxRank];
     std::copy_n(position, rank_, here);
     const int inner = rank_ - 1;
-    const int64_t stride = strides(use)[inner];
-    for (int64_t done = 0; done < n;) {
-      const int64_t run = std::min(sizes()[inner] - here[inner], n - done);
-      body(base + offset(use, here), stride, done, run);
-      done += run;
-      advance(here, run);
+    const int64_t* const step = strides(use);
+    char* row = base + offset(use, position) - position[inner] * step[inner];
+    while (true) {
+      const int64_t run = std::min(sizes()[inner] - here[inner], n);
+      body(row + here[inner] * step[inner], step[inner], run);
+      n -= run;
+      if (n == 0) return;
+      // The next row: short ones are many, so its address is not computed anew.
+      here[inner] = 0;
+      for (int d = inner - 1; d >= 0; --d) {
+        row += step[d];
+        if (++here[d] < sizes()[d]) break;
+        row -= here[d] * step[d];
+        here[d] = 0;
+      }
     }
   }
 

@@ -1,0 +1,1 @@
+"""What benchmarks/rows.py measures: the cells, their contenders and the report."""
