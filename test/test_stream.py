@@ -550,6 +550,16 @@ class TestRules(HologramTestCase):
         x = torch.tensor([1.0 + 2**-10], device="hologram")
         self.assertEqual(x.bfloat16().float().cpu(), torch.tensor([1.0]))
 
+    def test_19_a_number_is_rounded_by_what_is_done_with_it(self):
+        def steps() -> torch.Tensor:
+            x = torch.empty(9, dtype=torch.bfloat16, device="hologram")
+            return x.fill_(1).mul_(1e30).mul_(-1.5)
+
+        with hologram.eager():
+            want = steps()
+        self.assertEqual(steps().cpu(), want.cpu(), rtol=0, atol=0)
+        self.assertEqual(want.cpu(), torch.ones(9, dtype=torch.bfloat16).mul(1e30).mul(-1.5))
+
     def test_operations_on_nothing_are_not_recorded(self):
         x = torch.ones(4, device="hologram")
         hologram.flush()

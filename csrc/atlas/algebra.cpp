@@ -94,7 +94,11 @@ std::optional<uint16_t> simplified(const Expression& expression, Op op, DType dt
   for (const Rule& rule : kExact) {
     if (rule.arity == subject.info.arity && (subject.info.flags & rule.flags) == rule.flags &&
         rule.matches(expression, subject)) {
-      return rule.result(expression, subject);
+      const uint16_t result = rule.result(expression, subject);
+      // An immediate of a narrow dtype is not rounded to it (atlas/group.h), and an operation's
+      // result is.
+      const bool is_number = expression.nodes[result].kind == NodeKind::immediate;
+      if (!is_number || dtype == own_dtype(expression.compute_type)) return result;
     }
   }
   return std::nullopt;
@@ -129,7 +133,7 @@ void order_operands(Node& node) {
 }
 
 void contract(Group& group) {
-  const DType own = group.compute_type == ComputeType::f64 ? DType::f64 : DType::f32;
+  const DType own = own_dtype(group.compute_type);
   const std::vector<Node> nodes = std::move(group.nodes);
   const auto is = [&](const Node& node, Op op) {
     return node.kind == NodeKind::compute && node.op == op && node.dtype == own;

@@ -38,6 +38,11 @@ namespace hologram {
 
 enum class ComputeType : uint8_t { f32, f64, i64 };
 
+// Of what it computes in.
+constexpr DType own_dtype(ComputeType type) {
+  return type == ComputeType::f32 ? DType::f32 : type == ComputeType::f64 ? DType::f64 : DType::i64;
+}
+
 // The dimensions of a space in which elements differ, a bit each. Where there is one plane, its bit
 // is that of the rows.
 using Spread = uint8_t;

@@ -334,6 +334,15 @@ struct MicroOps {
     }
     return fold_registers<Row>(a);
   }
+  // The last registers of a row from t on, so many whole ones and what is left.
+  template <int whole, class Row, DType dtype>
+  HOLOGRAM_INLINE static void finish(const RowOf<Row, dtype>& row, long t, V (&a)[8]) {
+    const auto join = [&](V& sum, Vec x)
+                          HOLOGRAM_INLINED { sum = Row::template apply<Vec>(Vec(sum), x, x).v; };
+#pragma GCC unroll 8
+    for (long k = 0; k < whole; ++k) join(a[k], Lanes<T, dtype, W>::load(row.p, t + k));
+    if (row.left != 0) join(a[whole], row.last);
+  }
   template <class Row, DType dtype>
   HOLOGRAM_INLINE static T fold_long(const RowOf<Row, dtype>& row) {
     constexpr int count = kFoldBytes / W;
@@ -351,11 +360,16 @@ struct MicroOps {
           a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
         }
       }
-#pragma GCC unroll 8
-      for (long k = 0; k < 8; ++k) {
-        if (t + k > row.whole) continue;
-        const Vec x(row.at(t + k));
-        a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
+      switch (row.whole - t) {
+        case 0: finish<0, Row, dtype>(row, t, a); break;
+        case 1: finish<1, Row, dtype>(row, t, a); break;
+        case 2: finish<2, Row, dtype>(row, t, a); break;
+        case 3: finish<3, Row, dtype>(row, t, a); break;
+        case 4: finish<4, Row, dtype>(row, t, a); break;
+        case 5: finish<5, Row, dtype>(row, t, a); break;
+        case 6: finish<6, Row, dtype>(row, t, a); break;
+        case 7: finish<7, Row, dtype>(row, t, a); break;
+        default: break;  // it ended before
       }
 #pragma GCC unroll 8
       for (long k = 0; k < 8; ++k) all[first + k] = a[k];

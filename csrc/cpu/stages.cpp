@@ -43,11 +43,6 @@ class Splitting {
   }
 
  private:
-  static DType own_dtype(ComputeType type) {
-    return type == ComputeType::f32   ? DType::f32
-           : type == ComputeType::f64 ? DType::f64
-                                      : DType::i64;
-  }
   static uint16_t argument(const Node& node, int k) {
     return k == 0 ? node.a : k == 1 ? node.b : node.c;
   }

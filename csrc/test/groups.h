@@ -34,10 +34,6 @@ inline std::vector<Isa> sets() {
   }
 }
 
-inline DType own_dtype(ComputeType c) {
-  return c == ComputeType::f32 ? DType::f32 : c == ComputeType::f64 ? DType::f64 : DType::i64;
-}
-
 // A group while it is written.
 struct Builder {
   Group group;
