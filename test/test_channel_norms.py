@@ -270,6 +270,27 @@ class TestChannelNorms(HologramTestCase):
             for expected, actual in zip(*results, strict=True):
                 self.assertEqual(actual.cpu(), expected)
 
+    def test_distances_from_the_mean_are_computed_twice_and_not_stored(self):
+        x = torch.randn(3, 8, 40, 40).to(memory_format=torch.channels_last).to(DEVICE)
+        running = [torch.zeros(8, device=DEVICE), torch.ones(8, device=DEVICE)]
+        explanation = torch.hologram.explain(lambda: F.batch_norm(x, *running, training=True))
+        stored = sum(part.bytes_stored for flush in explanation.flushes for part in flush.passes)
+        self.assertLess(stored, 1.1 * x.numel() * x.element_size())
+        # An operand that has become another one meanwhile is not read again.
+        w = torch.randn(3, 8, 40, 40).to(memory_format=torch.channels_last).to(DEVICE)
+
+        def steps() -> torch.Tensor:
+            y = w.clone(memory_format=torch.preserve_format)
+            mean = y.mean((0, 2, 3), keepdim=True)
+            distance = y - mean
+            variance = (distance * distance).mean((0, 2, 3), keepdim=True)
+            y.mul_(2)
+            return distance * variance.rsqrt() + y
+
+        with torch.hologram.eager():
+            want = steps()
+        self.assertEqual(steps().cpu(), want.cpu(), rtol=0, atol=0)
+
     def test_no_passes_but_those_of_the_formula(self):
         values = {k: v.float().to(DEVICE) for k, v in data((4, 6, 8, 8)).items()}
         running, affine = (values["mean"], values["variance"]), (values["weight"], values["bias"])
