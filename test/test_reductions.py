@@ -381,7 +381,7 @@ class TestRowPrograms(HologramTestCase):
                     warnings.simplefilter("ignore")  # of two dtypes
                     out = F.rms_norm(inputs[0], shape, *inputs[1:], eps=eps)
                 torch.manual_seed(1)
-                seed = torch.randn(value.shape).to(out.dtype).to(place)
+                seed = torch.randn_like(value).to(place, out.dtype)
                 results.append([out, *torch.autograd.grad(out, inputs, seed)])
             for expected, actual in zip(*results, strict=True):
                 self.assertEqual(actual.stride(), expected.stride())

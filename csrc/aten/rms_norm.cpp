@@ -35,9 +35,14 @@ ScalarType statistics_type(const Tensor& input) {
   return at::isReducedFloatingType(input.scalar_type()) ? at::kFloat : input.scalar_type();
 }
 
+// Operations of torch would keep the order of dimensions in memory.
+bool is_permuted(const Tensor& tensor) {
+  return !tensor.is_contiguous() && tensor.is_non_overlapping_and_dense();
+}
+
 // What torch's composite would complain of, or give other strides, is not recorded.
 bool is_recorded(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight) {
-  if (!is_real(input.scalar_type())) return false;
+  if (!is_real(input.scalar_type()) || is_permuted(input)) return false;
   if (!is_given(weight)) return true;
   return weight->sizes() == shape && weight->scalar_type() == input.scalar_type() &&
          is_vector(weight, c10::multiply_integers(shape), input);
@@ -46,10 +51,7 @@ bool is_recorded(const Tensor& input, at::IntArrayRef shape, const OptionalTenso
 bool record_forward(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                     std::optional<double> eps, Two& results) {
   const auto space = normalized(input, shape);
-  if (!space || !is_recorded(input, shape, weight) ||
-      (!input.is_contiguous() && input.is_non_overlapping_and_dense())) {
-    return false;
-  }
+  if (!space || !is_recorded(input, shape, weight)) return false;
   const auto folding = Folding::of(input, 0, true);
   if (!folding) return false;
   const ScalarType type = statistics_type(input);
@@ -91,9 +93,10 @@ bool record_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef sh
                      Two& results) {
   const auto space = normalized(input, shape);
   if (!space || !is_recorded(input, shape, weight) || (wanted[1] && !is_given(weight)) ||
-      grad.scalar_type() != input.scalar_type() || grad.sizes() != input.sizes() ||
-      grad.device() != input.device() || !is_vector(scale, space->rows, input) ||
-      scale.scalar_type() != statistics_type(input) || !(wanted[0] || wanted[1])) {
+      is_permuted(grad) || grad.scalar_type() != input.scalar_type() ||
+      grad.sizes() != input.sizes() || grad.device() != input.device() ||
+      !is_vector(scale, space->rows, input) || scale.scalar_type() != statistics_type(input) ||
+      !(wanted[0] || wanted[1])) {
     return false;
   }
   const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
@@ -156,7 +159,7 @@ Two composed_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
   if (wanted[0]) {
     const Tensor weighted = is_given(weight) ? g * *weight : g;
     const Tensor mean = (weighted * normal).mean(normal_dims, true);
-    dx = (scale * (weighted - normal * mean)).to(input.scalar_type());
+    dx = ((weighted - normal * mean) * scale).to(input.scalar_type());
   }
   if (wanted[1]) {
     const Tensor product = g * normal;
