@@ -305,17 +305,7 @@ class Grouping {
     Draft& draft = result_.groups[group];
     const Source source = instruction.in[index];
     if ((source & kImmediate) != 0) {
-      const auto number = static_cast<uint16_t>(source & ~kImmediate);
-      for (size_t i = 0; i < draft.nodes.size(); ++i) {
-        const Node& old = draft.nodes[i];
-        if (old.kind == NodeKind::immediate && old.dtype == dtype &&
-            draft.immediates[old.a] == number) {
-          return static_cast<uint16_t>(i);
-        }
-      }
-      draft.immediates.push_back(number);
-      const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
-      return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
+      return immediate(draft, static_cast<uint16_t>(source & ~kImmediate), dtype);
     }
     if (source == kPosition) {
       return emit(draft, {NodeKind::position, Op{}, dtype, 0, uint16_t{instruction.spread(index)}});
@@ -325,8 +315,106 @@ class Grouping {
         may_read(id, instruction, index, level)) {
       return converted(draft, result_.values[id].node, result_.values[id].dtype, dtype);
     }
+    if (id != kNoValue && level == Level::elements && instruction.spread(index) == kEach) {
+      const Value value = result_.values[id];
+      if (is_better_computed(value, draft, instruction.out)) {
+        return converted(draft, computed_again(group, result_.groups[value.group], value.node),
+                         value.dtype, dtype);
+      }
+    }
     return load(group, {source, spread_at(level, instruction.spread(index))}, dtype,
                 id != kNoValue ? std::vector<ValueId>{id} : stored(source));
+  }
+
+  static uint16_t immediate(Draft& draft, uint16_t number, DType dtype) {
+    for (size_t i = 0; i < draft.nodes.size(); ++i) {
+      const Node& old = draft.nodes[i];
+      if (old.kind == NodeKind::immediate && old.dtype == dtype &&
+          draft.immediates[old.a] == number) {
+        return static_cast<uint16_t>(i);
+      }
+    }
+    draft.immediates.push_back(number);
+    const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
+    return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
+  }
+
+  // ---- values of earlier groups that are computed again ----
+
+  // The values that a load of an access reads now.
+  std::vector<ValueId> read_now(uint16_t access) const {
+    const ValueId id = flying(access);
+    return id != kNoValue ? std::vector<ValueId>{id} : stored(access);
+  }
+  static const Draft::Load& load_of(const Draft& draft, uint16_t node) {
+    return *std::ranges::find(draft.loads, node, &Draft::Load::node);
+  }
+
+  // Whether a later group does better to compute a value of elements than to read it, for which it
+  // would have to be stored: it is little arithmetic on one operand of elements that still is what
+  // it was, and which is no larger. Nothing of it may be part of `out`, which the group will write.
+  bool is_better_computed(const Value& value, const Draft& later, uint16_t out) const {
+    const Draft& draft = result_.groups[value.group];
+    const AccessKey& access = program_.accesses[value.access];
+    if (value.spread != kEach || program_.slots[access.slot].live || draft.shape != 0 ||
+        later.shape != 0 || draft.space != later.space ||
+        draft.compute_type != later.compute_type || !may_share(draft.structure, later.structure) ||
+        later.nodes.size() + 24 > kMostNodes) {
+      return false;
+    }
+    int operations = 2, elements = 1;
+    return is_cheap(draft, value.node, dtype_size(access.dtype), out, operations, elements) &&
+           elements == 0;
+  }
+  // Takes off what a value needs of so many operations and operands of elements.
+  bool is_cheap(const Draft& draft, uint16_t number, size_t size, uint16_t out, int& operations,
+                int& elements) const {
+    const Node& node = draft.nodes[number];
+    if (node.kind == NodeKind::immediate) return true;
+    if (node.kind == NodeKind::load) {
+      const Draft::Load& load = load_of(draft, number);
+      const AccessKey& access = program_.accesses[load.place.access];
+      if (load.place.access == out ||
+          std::ranges::find(overlaps_[out], load.place.access) != overlaps_[out].end()) {
+        return false;
+      }
+      if (load.place.spread == kEach && (--elements < 0 || dtype_size(access.dtype) > size)) {
+        return false;
+      }
+      return load.sources == read_now(load.place.access);
+    }
+    if (node.kind != NodeKind::compute || op_info(node.op).cost != Cost::arithmetic ||
+        --operations < 0) {
+      return false;
+    }
+    const uint16_t values[] = {node.a, node.b, node.c};
+    for (int k = 0; k < arity_of(node); ++k) {
+      if (!is_cheap(draft, values[k], size, out, operations, elements)) return false;
+    }
+    return true;
+  }
+  uint16_t computed_again(size_t group, const Draft& from, uint16_t number) {
+    Draft& draft = result_.groups[group];
+    Node node = from.nodes[number];
+    if (node.kind == NodeKind::immediate) {
+      return immediate(draft, from.immediates[node.a], node.dtype);
+    }
+    if (node.kind == NodeKind::load) {
+      const Draft::Load& its = load_of(from, number);
+      for (const ValueId id : its.sources) {
+        const size_t before = result_.values[id].group;
+        if (before == group) continue;
+        draft.after.push_back(before);
+        result_.groups[before].followers.push_back(group);
+      }
+      return load(group, its.place, node.dtype, its.sources);
+    }
+    if (draft.structure == 0) draft.structure = from.structure;
+    const int arity = arity_of(node);
+    if (arity > 0) node.a = computed_again(group, from, node.a);
+    if (arity > 1) node.b = computed_again(group, from, node.b);
+    if (arity > 2) node.c = computed_again(group, from, node.c);
+    return emit(draft, node);
   }
 
   // A value of dtype `from` as one of dtype `to` of the same compute type.

@@ -127,7 +127,9 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
 bool RowRun::puts_end_to_end() const {
   if (columns_ >= kernels_.lanes) return false;
   const int64_t least = kernels_.lanes / 8 * kLoopVectors;
-  if (columns_ < least || !(group_.spreads_rows || group_.over_columns)) return true;
+  if (columns_ < least || !(group_.spreads_rows || group_.over_columns || group_.over_rows)) {
+    return true;
+  }
   return std::ranges::any_of(group_.way(whole_manner()).stages, [&](const auto& stage) {
     return !stage.over_rows && !stage.is_empty && stage.loop == nullptr &&
            (!stage.code->is_loop() || (stage.in_place && columns_ != least));
