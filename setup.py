@@ -172,7 +172,8 @@ UNITS = {
     "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
     "aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
-    "folds": "aten/folding aten/reductions aten/row_programs aten/norms aten/channel_norms",
+    "folds": "aten/folding aten/reductions aten/row_programs aten/norms aten/channel_norms "
+    "aten/rms_norm",
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
     "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
     "atlas/op_table",

@@ -49,6 +49,8 @@ SIZES = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1023, 32767, 
 OVER_ROWS = {
     "_batch_norm_no_update",
     "_batch_norm_with_update",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
     "_log_softmax",
     "_log_softmax_backward_data",
     "_native_batch_norm_legit",

@@ -276,7 +276,10 @@ PROGRAMS: dict[str, tuple[Callable, Callable | None]] = {
     ),
     "softmax": (softmax_of_parts, lambda x, weight, bias: F.softmax(x, -1)),
     "log softmax": (log_softmax_of_parts, lambda x, weight, bias: F.log_softmax(x, -1)),
-    "rms norm": (rms_norm_of_parts, None),
+    "rms norm": (
+        rms_norm_of_parts,
+        lambda x, weight, bias: F.rms_norm(x, (x.shape[-1],), weight, 1e-5),
+    ),
     "bias, gelu, residual, layer norm": (block, None),
 }
 ROWS = ((1, 1), (3, 5), (5, 64), (70, 100), (33, 768), (2, 3073), (1, 40_000))
@@ -341,6 +344,57 @@ class TestRowPrograms(HologramTestCase):
         value = F.layer_norm(x, (100,), weight, bias)
         gradient = torch.randn(70, 100).to(DEVICE)
         self.assertEqual(passes(lambda: torch.autograd.grad(value, (x, weight, bias), gradient)), 1)
+
+    @parametrize("dtype", FLOATS)
+    def test_rms_norm_is_one_pass_each_way(self, dtype):
+        x, weight, _ = (t.to(DEVICE, dtype).requires_grad_() for t in operands(70, 100))
+        self.assertEqual(passes(lambda: F.rms_norm(x, (100,), weight)), 1)
+        value = F.rms_norm(x, (100,), weight)
+        gradient = torch.randn(70, 100).to(DEVICE, dtype)
+        self.assertEqual(passes(lambda: torch.autograd.grad(value, (x, weight), gradient)), 1)
+
+    @parametrize("dtype", FLOATS)
+    def test_rms_norm_as_torch(self, dtype):
+        """Shapes of rows, and what is left to torch's composite: permuted, empty, other weights."""
+        torch.manual_seed(0)
+        tolerance = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 3e-2)
+        x = torch.randn(4, 3, 70).to(dtype)
+        for value, dims, weight, eps in (
+            (x, 1, torch.randn(70).to(dtype), None),
+            (x, 2, torch.randn(3, 70).to(dtype), 1e-3),
+            (x, 3, None, None),
+            (x[0, 0], 1, torch.randn(70).to(dtype), 0.0),
+            (x[..., ::2], 1, torch.randn(35).to(dtype), None),
+            (x.transpose(0, 2), 1, torch.randn(4).to(dtype), None),
+            (x[:0], 1, torch.randn(70).to(dtype), None),
+            (x[..., :0], 1, torch.randn(0).to(dtype), None),
+            (x, 1, torch.randn(70), None),
+            (x * 1e-6, 1, None, None),
+        ):
+            results = []
+            for place in ("cpu", DEVICE):
+                inputs = [
+                    t.detach().to(place).requires_grad_() for t in (value, weight) if t is not None
+                ]
+                shape = value.shape[value.dim() - dims :]
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of two dtypes
+                    out = F.rms_norm(inputs[0], shape, *inputs[1:], eps=eps)
+                torch.manual_seed(1)
+                seed = torch.randn_like(value).to(place, out.dtype)
+                results.append([out, *torch.autograd.grad(out, inputs, seed)])
+            for expected, actual in zip(*results, strict=True):
+                self.assertEqual(actual.stride(), expected.stride())
+                scale = expected.abs().max().item() if expected.numel() else 0
+                bounds = {"atol": tolerance * max(scale, 1), "rtol": tolerance}
+                self.assertEqual(actual.cpu(), expected, **bounds)
+
+    def test_rms_norm_gradients_of_gradients(self):
+        x, weight = (torch.randn(s, dtype=torch.float64).to(DEVICE) for s in ((4, 5), (5,)))
+        inputs = (x.requires_grad_(), weight.requires_grad_())
+        for norm in (lambda a, b: F.rms_norm(a, (5,), b), lambda a, b: F.rms_norm(a, (4, 5))):
+            self.assertTrue(torch.autograd.gradcheck(norm, inputs, check_forward_ad=True))
+            self.assertTrue(torch.autograd.gradgradcheck(norm, inputs))
 
     @pytest.mark.host_memory
     def test_memory_that_somebody_sees(self):

@@ -14,6 +14,21 @@ bool is_given(const OptionalTensor& tensor) {
   return tensor && tensor->defined();
 }
 
+std::optional<Dimensions> normalized(const Tensor& input, at::IntArrayRef shape) {
+  const auto rank = static_cast<size_t>(input.dim());
+  if (shape.empty() || shape.size() > rank || input.sizes().slice(rank - shape.size()) != shape ||
+      input.numel() == 0) {
+    return std::nullopt;
+  }
+  const int64_t columns = c10::multiply_integers(shape);
+  return Dimensions{1, input.numel() / columns, columns};
+}
+Sizes row_sizes(const Tensor& input, at::IntArrayRef shape) {
+  Sizes sizes(input.sizes().begin(), input.sizes().end());
+  for (size_t d = sizes.size() - shape.size(); d < sizes.size(); ++d) sizes[d] = 1;
+  return sizes;
+}
+
 bool is_vector(const Tensor& tensor, int64_t count, const Tensor& beside) {
   return tensor.device() == beside.device() && is_real(tensor.scalar_type()) &&
          tensor.numel() == count && is_plain_strided(tensor.unsafeGetTensorImpl()) &&
@@ -40,6 +55,10 @@ std::optional<ScalarType> parameter_type(const Tensor& input,
   const bool mixed = *type == at::kFloat && at::isReducedFloatingType(input.scalar_type());
   if (*type != input.scalar_type() && !mixed) return std::nullopt;
   return type;
+}
+
+bool adds_product_by_fma(const Tensor& input) {
+  return input.scalar_type() == at::kBFloat16;
 }
 
 Moments moments(Builder& b, const View& x, const Dimensions& space, double eps) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "aten/builder.h"
+#include "aten/iteration.h"
 #include "atlas/operands.h"
 
 namespace hologram::aten {
@@ -16,6 +17,11 @@ namespace hologram::aten {
 using OptionalTensor = std::optional<at::Tensor>;
 
 bool is_given(const OptionalTensor& tensor);
+
+// The space of the last dimensions, a row of each; none where torch has to complain.
+std::optional<Dimensions> normalized(const at::Tensor& input, at::IntArrayRef shape);
+// The sizes of what there is one of for each row.
+Sizes row_sizes(const at::Tensor& input, at::IntArrayRef shape);
 
 // A contiguous tensor of real numbers on the device of another, with so many elements.
 bool is_vector(const at::Tensor& tensor, int64_t count, const at::Tensor& beside);
@@ -28,6 +34,10 @@ View by(View value, Spread spread);
 // precision. None for mixtures that torch refuses.
 std::optional<c10::ScalarType> parameter_type(
     const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters);
+
+// Whether the backward of a norm adds a product by fma. Of bfloat16 the CPU has no loop with a
+// product that is not in the accumulator.
+bool adds_product_by_fma(const at::Tensor& input);
 
 struct Moments {
   View distance, scale, mean;  // x - mean of each element; 1 / sqrt(variance + eps), and the mean

@@ -123,6 +123,7 @@ void register_pointwise() {
   register_composites();
   register_reductions();
   register_row_programs();
+  register_rms_norm();
   register_channel_norms();
   register_arg_reductions();
   register_losses();

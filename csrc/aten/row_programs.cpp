@@ -134,17 +134,6 @@ Tensor& backward_out(Service& here, BuildSoftmax build, const Tensor& grad, cons
 
 // ---- layer norm ----
 
-// The last dimensions, of which there is one mean; none where torch has to complain.
-std::optional<Dimensions> normalized(const Tensor& input, at::IntArrayRef shape) {
-  const auto rank = static_cast<size_t>(input.dim());
-  if (shape.empty() || shape.size() > rank || input.sizes().slice(rank - shape.size()) != shape ||
-      input.numel() == 0) {
-    return std::nullopt;
-  }
-  const int64_t columns = c10::multiply_integers(shape);
-  return Dimensions{1, input.numel() / columns, columns};
-}
-
 bool record_layer_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                        const OptionalTensor& bias, double eps, Three& results) {
   const auto space = normalized(input, shape);
@@ -156,8 +145,7 @@ bool record_layer_norm(const Tensor& input, at::IntArrayRef shape, const Optiona
   const auto folding = Folding::of(input, 0, true);
   if (!folding) return false;
   Window& window = current_window(input.device().index());
-  Sizes sizes(input.sizes().begin(), input.sizes().end());
-  for (size_t d = sizes.size() - shape.size(); d < sizes.size(); ++d) sizes[d] = 1;
+  const Sizes sizes = row_sizes(input, shape);
   Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
   Tensor mean = make_folded(window, input, sizes, *type);
   Tensor scale = make_folded(window, input, sizes, *type);
@@ -219,8 +207,9 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
   elements();
   const View distance = b.apply(Op::sub, {x, by(contiguous_view(mean), kRows)});
   const View normal = b.apply(Op::mul, {distance, by(contiguous_view(scale), kRows)});
+  // In this order the accumulator alone is enough for what is folded, and for dx.
+  const View product = b.apply(Op::mul, {normal, g});
   if (wanted[1]) {
-    const View product = b.apply(Op::mul, {g, normal});
     b.fold(Op::add, product, *space, kColumns);
     b.give(contiguous_view(dweight), *group_dtype(*type));
     elements();
@@ -232,17 +221,26 @@ bool record_layer_norm_backward(const Tensor& grad, const Tensor& input, at::Int
   }
   if (wanted[0]) {
     const View n = b.number(static_cast<double>(space->columns));
-    const View weighted =
-        is_given(weight) ? b.apply(Op::mul, {g, by(contiguous_view(*weight), kColumns)}) : g;
-    const View product = b.apply(Op::mul, {weighted, normal});
-    const View first = b.apply(Op::div, {b.fold(Op::add, weighted, *space, kRows), n});
+    const bool has_weight = is_given(weight);
+    const View of_columns = has_weight ? by(contiguous_view(*weight), kColumns) : View{};
+    const View weighted = has_weight ? b.apply(Op::mul, {g, of_columns}) : g;
+    const View along = has_weight ? b.apply(Op::mul, {product, of_columns}) : product;
+    const View mean_of_all = b.apply(Op::div, {b.fold(Op::add, weighted, *space, kRows), n});
     elements();
-    const View second = b.apply(Op::div, {b.fold(Op::add, product, *space, kRows), n});
-    elements();
-    // In this order the accumulator alone is enough.
-    const View along = b.apply(Op::mul, {normal, by(second, kRows)});
-    const View line = b.apply(Op::add, {along, by(first, kRows)});
-    b.apply(Op::mul, {b.apply(Op::sub, {weighted, line}), by(contiguous_view(scale), kRows)});
+    const View mean_along = b.apply(Op::div, {b.fold(Op::add, along, *space, kRows), n});
+    if (has_weight && adds_product_by_fma(input)) {
+      const View less = b.apply(Op::neg, {mean_along}), shift = b.apply(Op::neg, {mean_of_all});
+      elements();
+      const View line =
+          b.apply(Op::add, {b.apply(Op::mul, {normal, by(less, kRows)}), by(shift, kRows)});
+      const View distances = b.apply(Op::fma, {g, of_columns, line});
+      b.apply(Op::mul, {distances, by(contiguous_view(scale), kRows)});
+    } else {
+      elements();
+      const View line = b.apply(
+          Op::add, {b.apply(Op::mul, {normal, by(mean_along, kRows)}), by(mean_of_all, kRows)});
+      b.apply(Op::mul, {b.apply(Op::sub, {weighted, line}), by(contiguous_view(scale), kRows)});
+    }
     b.give(contiguous_view(dx), dtype);
   }
   record_built(window, b);

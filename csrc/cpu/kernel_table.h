@@ -100,7 +100,7 @@ struct TypeKernels {
   static constexpr int kMostLoops = 256;
   Loop loops[kMostLoops];
   int loop_count;
-  static constexpr int kMostFoldLoops = 32;
+  static constexpr int kMostFoldLoops = 40;
   FoldLoop fold_loops[kMostFoldLoops];
   int fold_loop_count;
 };

@@ -197,17 +197,26 @@ struct Loops {
       continues = true;
     });
   }
-  template <class Row, class... Steps>
-  static void add_fold_loops(TypeKernels& kernels) {
+  template <bool over_rows, class Row, class... Steps>
+  static void add_fold_loop(TypeKernels& kernels) {
     static_assert(sizeof...(Steps) <= Loop::kMost);
-    for (const bool over_rows : {false, true}) {
+    if constexpr (!(Steps::kRolled || ...)) {
       if (kernels.fold_loop_count == TypeKernels::kMostFoldLoops) __builtin_trap();
       FoldLoop& added = kernels.fold_loops[kernels.fold_loop_count++];
       ((added.code[added.length++] = Ops::template code_of<Steps>()), ...);
       added.op = Row::kOp;
       added.over_rows = over_rows;
-      added.run = over_rows ? fold_rows<Row, Steps...> : fold_columns<Row, Steps...>;
+      if constexpr (over_rows) {
+        added.run = fold_rows<Row, Steps...>;
+      } else {
+        added.run = fold_columns<Row, Steps...>;
+      }
     }
+  }
+  template <class Row, class... Steps>
+  static void add_fold_loops(TypeKernels& kernels) {
+    add_fold_loop<false, Row, Steps...>(kernels);
+    add_fold_loop<true, Row, Steps...>(kernels);
   }
   // What norms and softmax are made of, of memory M. A splat belongs to a row.
   template <DType dtype, class M, class Stored>
@@ -223,6 +232,11 @@ struct Loops {
     using Times = Operate<group_row_mul, 0, M, Self>;
     using Shift = Operate<group_row_add, 0, S, Self>;
     using Plus = Operate<group_row_add, 0, M, Self>;
+    using Minus = Operate<group_row_sub, 0, S, Self>;
+    using From = Operate<group_row_sub, 1, M, Self>;
+    using Exp = Operate<group_row_exp, 0, Self, Self>;
+    using PlusProduct = Operate<group_row_fma, 2, M, M>;
+    using PlusScaled = Operate<group_row_fma, 2, M, S>;
     // squares of distances, products with values and with what is normalized
     add_fold_loops<group_row_add, Product>(kernels);
     add_fold_loops<group_row_add, Distance, Square>(kernels);
@@ -230,9 +244,18 @@ struct Loops {
     add_fold_loops<group_row_add, Distance, Scale, Times>(kernels);
     add_fold_loops<group_row_add, DistanceToColumn, Square>(kernels);
     add_fold_loops<group_row_add, DistanceToColumn, Times>(kernels);
-    // the derivative of softmax
+    add_fold_loop<false, group_row_add, Distance, Scale, Times, Times>(kernels);
+    add_fold_loops<group_row_add, Scaled, Times>(kernels);
+    add_fold_loop<false, group_row_add, Scaled, Times, Times>(kernels);
+    // softmax and its logarithm
+    add_fold_loop<false, group_row_add, Distance, Exp>(kernels);
+    add_loop<Distance, Exp, Store<kOwn>>(kernels);
+    add_loop<Distance, Minus, Stored>(kernels);
+    add_loop<Distance, Minus, Exp, Stored>(kernels);
+    // their derivatives
     add_loop<Distance, Times, Stored>(kernels);
     add_loop<DistanceToColumn, Times, Stored>(kernels);
+    add_loop<Load<dtype>, Exp, Scale, From, Stored>(kernels);
     // layer norm, batch norm and RMS norm
     add_loop<Distance, Scale, Stored>(kernels);
     add_loop<Distance, Scale, Shift, Stored>(kernels);
@@ -244,16 +267,21 @@ struct Loops {
     add_loop<Scaled, Times, Stored>(kernels);
     if constexpr (dtype == kOwn) {
       // their derivatives; a product with half types in memory is not a step of its own
-      using TimesProduct = typename Ops::template MultiplyThen<group_row_mul, 0, kOwn, M, M>;
       using FromProduct = typename Ops::template MultiplyThen<group_row_sub, 1, kOwn, M, M>;
       using LessScaled = typename Ops::template MultiplyThen<group_row_sub, 0, kOwn, M, S>;
       using LessProduct = typename Ops::template MultiplyThen<group_row_sub, 0, kOwn, M, M>;
-      using PlusScaled = typename Ops::template MultiplyThen<group_row_add, 0, kOwn, M, S>;
-      add_fold_loops<group_row_add, Distance, Scale, TimesProduct>(kernels);
+      using AndScaled = typename Ops::template MultiplyThen<group_row_add, 0, kOwn, M, S>;
       add_loop<Distance, Scale, Scale, Shift, FromProduct, Scale, Stored>(kernels);
       add_loop<Scaled, LessScaled, Shift, Stored>(kernels);
       add_loop<Product, LessProduct, Plus, Stored>(kernels);
-      add_loop<Scaled, PlusScaled, Shift, Stored>(kernels);
+      add_loop<Scaled, AndScaled, Shift, Stored>(kernels);
+      add_loop<Product, LessScaled, Scale, Stored>(kernels);
+      // the derivative of the cross entropy
+      add_loop<typename Ops::Position, Operate<group_row_eq, 0, S, Self>,
+               Operate<group_row_where, 0, S, S>, LessScaled, Stored>(kernels);
+    } else {
+      add_loop<Distance, Scale, Scale, Shift, PlusProduct, Scale, Stored>(kernels);
+      add_loop<Product, PlusScaled, Scale, Stored>(kernels);
     }
   }
 

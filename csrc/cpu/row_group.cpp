@@ -102,7 +102,7 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
   way.row_numbers = parts.row_numbers;
   way.has_columns = parts.has_columns;
   for (Stage& stage : parts.stages) {
-    if (manner == Manner::folding) split_folds(stage, way);
+    if (manner != Manner::short_rows) split_folds(stage, manner == Manner::folding, way);
     if (stage.group.nodes.empty() && stage.folds.empty() && stage.scans.empty()) continue;
     auto code = GroupCompiler(stage.group, isa_, true).compile();
     add_stage(std::move(stage), std::move(code), way);
@@ -140,9 +140,9 @@ void RowGroup::add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way
   way.stages.push_back(std::move(made));
 }
 
-// Makes stages of their own of a stage's folds for which there are loops. They come before what is
-// left of it.
-void RowGroup::split_folds(Stage& stage, Way& way) const {
+// Makes stages of their own of a stage's picks, and of its folds for which there are loops. They
+// come before what is left of it.
+void RowGroup::split_folds(Stage& stage, bool has_loops, Way& way) const {
   const size_t own = group.operands.size();
   const std::vector<uint16_t> folds = stage.folds;
   for (const uint16_t fold : folds) {
@@ -154,7 +154,8 @@ void RowGroup::split_folds(Stage& stage, Way& way) const {
     const auto scans = [&](const Scan& scan) {
       return scan.from.role == from.role && scan.from.index == from.index;
     };
-    if (from.role != Role::passing_buffer || way.folds[fold].at ||
+    const bool picks = way.folds[fold].at.has_value();
+    if (from.role != Role::passing_buffer || !(picks || has_loops) ||
         std::ranges::count_if(stage.folds, reads) != 1 || std::ranges::any_of(stage.scans, scans)) {
       continue;
     }
@@ -168,10 +169,11 @@ void RowGroup::split_folds(Stage& stage, Way& way) const {
     };
     Stage alone{stage.over_rows, without(stage.group, is_other), stage.more, {fold}, {}};
     auto code = GroupCompiler(alone.group, isa_, true).compile();
-    const FoldLoop* const loop = loop_of(*code, way.folds[fold]);
-    if (loop == nullptr) continue;
+    const FoldLoop* const loop = picks ? nullptr : loop_of(*code, way.folds[fold]);
+    if (!picks && loop == nullptr) continue;
     add_stage(std::move(alone), std::move(code), way);
     way.stages.back().loop = loop;
+    way.stages.back().picks = picks;
     std::erase(stage.folds, fold);
     stage.group = without(stage.group, passes);
     const auto stores = [](const Node& node) { return node.kind == NodeKind::store; };

@@ -30,6 +30,7 @@ struct RowGroup {
     std::vector<Scan> scans;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
     const FoldLoop* loop = nullptr;  // that computes and folds; there is one fold
+    bool picks = false;  // one element of each row, and nothing else: only it has to be computed
 
     bool scans_buffers() const { return cpu::scans_buffers(scans); }
     // Of operands, and there is nothing else.
@@ -70,7 +71,7 @@ struct RowGroup {
   mutable std::array<std::unique_ptr<const Way>, kManners> ways_;
 
   Way compile(Manner manner) const;
-  void split_folds(Stage& stage, Way& way) const;
+  void split_folds(Stage& stage, bool has_loops, Way& way) const;
   void add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way& way) const;
   const FoldLoop* loop_of(const CompiledGroup& code, const Fold& fold) const;
 };

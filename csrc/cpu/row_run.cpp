@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "atlas/error.h"
 #include "atlas/operands.h"
@@ -50,20 +51,38 @@ void write_numbers(DType own, char* to, int64_t first, int64_t count) {
   }
 }
 
+// The column that a number of a compute type is, if it is one of these.
+template <class T>
+std::optional<int64_t> column_of(T at, int64_t first, int64_t columns) {
+  if (!(at >= static_cast<T>(first) && at < static_cast<T>(first + columns))) return std::nullopt;
+  const auto column = static_cast<int64_t>(at);
+  if (static_cast<T>(column) != at) return std::nullopt;
+  return column;
+}
+template <class T>
+std::optional<int64_t> column_at(const char* at, int64_t first, int64_t columns) {
+  return column_of(*reinterpret_cast<const T*>(at), first, columns);
+}
+std::optional<int64_t> column_at(DType own, const char* at, int64_t first, int64_t columns) {
+  switch (own) {
+    case DType::f32: return column_at<float>(at, first, columns);
+    case DType::f64: return column_at<double>(at, first, columns);
+    default: return column_at<int64_t>(at, first, columns);
+  }
+}
+
 // to[r] = the element of row r in its column at[r] - first, as its sum with zeros; 0 where there is
 // no such column.
 template <class T>
 void pick(DType dtype, T* to, const T* at, const char* from, int64_t rows, int64_t columns,
           int64_t stride, int64_t first) {
-  const auto low = static_cast<T>(first), high = static_cast<T>(first + columns);
   with_element<uint8_t>(dtype, [&]<class D>() {
     for (int64_t r = 0; r < rows; ++r, from += stride) {
       to[r] = T(0);
-      if (!(at[r] >= low && at[r] < high)) continue;
-      const auto column = static_cast<int64_t>(at[r]);
-      if (static_cast<T>(column) != at[r]) continue;
+      const auto column = column_of(at[r], first, columns);
+      if (!column) continue;
       D element;
-      std::memcpy(&element, from + (column - first) * static_cast<int64_t>(sizeof(D)),
+      std::memcpy(&element, from + (*column - first) * static_cast<int64_t>(sizeof(D)),
                   sizeof element);
       to[r] = columns == 1 ? convert<T>(element) : convert<T>(element) + T(0);
     }
@@ -672,12 +691,42 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
   }
 }
 
+// What a stage picks of some columns of a row, of which only a tile is computed. The pointers are
+// at the row; column `columns.begin` of the buffer is at `buffer`.
+void RowRun::pick_tile(StageFrame& frame, const char* at, const char* buffer, Span columns,
+                       char* to) const {
+  const auto column = column_at(kernels_.own, at, columns.begin, columns.length());
+  Span tile = columns;
+  if (column && columns.length() > kernels_.lanes) {
+    tile.begin = std::min(*column, columns.end - kernels_.lanes);
+    tile.end = tile.begin + kernels_.lanes;
+  }
+  if (column) range(frame, tile);
+  pick(kernels_.own, kernels_.own, to, at, buffer + (tile.begin - columns.begin) * size_, 1,
+       tile.length(), 0, tile.begin);
+}
+
+// The same of each row of a block.
+void RowRun::pick_tiles(const Desk& desk, StageFrame& frame, const Block& block) const {
+  const Fold& its = way_->folds[frame.stage->folds.front()];
+  const char* const at = row_buffer(desk, *its.at);
+  const char* const buffer = element_buffer(desk, its.from);
+  char* const to = row_buffer(desk, its.result);
+  place(frame, block.first);
+  for (int64_t row = 0; row < block.count; ++row) {
+    if (row > 0) point(frame, block.first + row, block.first);
+    pick_tile(frame, at + row * size_, buffer + row * padded(columns_) * size_, {0, columns_},
+              to + row * size_);
+  }
+}
+
 // A block, row by row.
 void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
   if (frame.stage->loop != nullptr) {
     fold_loop(desk, frame, block);
     return;
   }
+  if (frame.stage->picks) return pick_tiles(desk, frame, block);
   place(frame, block.first);
   fold_block(desk, frame, block, true);
   if (!frame.stage->is_empty) each_row(frame, block);
@@ -777,6 +826,13 @@ void RowRun::fold_operand_rows(const Desk& desk, const StageFrame& frame, int64_
 void RowRun::part(Desk& desk, StageFrame& frame, const Block& row, Span columns) {
   for (const auto& [pointer, buffer] : frame.passing) {
     frame.pointers()[pointer] = before(buffer, columns.begin * size_);
+  }
+  if (frame.stage->picks) {
+    const uint16_t fold = frame.stage->folds.front();
+    const Fold& its = way_->folds[fold];
+    const char* const at = row_buffer(desk, *its.at) + row.in_unit % block_ * size_;
+    return pick_tile(frame, at, element_buffer(desk, its.from), columns,
+                     desk.partials + (fold * classes_ + columns.begin / class_) * size_);
   }
   if (!frame.stage->is_empty) range(frame, columns);
   scan(desk, frame, row, columns, false);

@@ -106,6 +106,9 @@ class RowRun {
   void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
   void fold_loop(Desk& desk, StageFrame& frame, const Block& block);
+  void pick_tile(StageFrame& frame, const char* at, const char* buffer, Span columns,
+                 char* to) const;
+  void pick_tiles(const Desk& desk, StageFrame& frame, const Block& block) const;
   Extent extent_of(const StageFrame& frame) const {
     Extent extent{0, columns_ * size_};
     extent.steps = frame.steps.data();

@@ -31,6 +31,7 @@ class Splitting {
   Stages run() {
     find_levels();
     place_sinks();
+    find_uses();
     // From the last stage on: it says what it reads before those are put together that compute it.
     const size_t count = 2 * static_cast<size_t>(last_) + 3;
     std::vector<Stage> stages(count);
@@ -131,6 +132,20 @@ class Splitting {
     }
   }
 
+  // In which stage each value of elements is computed first: not before something needs it.
+  void find_uses() {
+    used_.assign(group_.nodes.size(), sinks_.size());
+    for (size_t stage = 1; stage < sinks_.size(); stage += 2) {
+      for (const uint16_t sink : sinks_[stage]) use(group_.nodes[sink].a, stage);
+    }
+  }
+  void use(uint16_t value, size_t stage) {
+    const Node& node = group_.nodes[value];
+    if (used_[value] <= stage || is_fold(node)) return;
+    used_[value] = stage;
+    for (int k = 0; k < arity_of(node); ++k) use(argument(node, k), stage);
+  }
+
   // ---- one stage ----
 
   struct Building {
@@ -161,7 +176,7 @@ class Splitting {
       }
     } else {
       for (const auto& [value, buffer] : element_buffers_) {
-        if (elements_of(turns_[value]) == number) kept.push_back(static_cast<uint16_t>(value));
+        if (used_[value] == number) kept.push_back(static_cast<uint16_t>(value));
       }
     }
     std::ranges::sort(kept);
@@ -288,7 +303,7 @@ class Splitting {
     } else if (b.stage.over_rows && !is_leaf && spreads_[value] != kOne &&
                rows_of(turns_[value]) != b.number) {
       return from_buffer(Role::row_buffer, row_buffer_of(value));
-    } else if (!b.stage.over_rows && !is_leaf && elements_of(turns_[value]) < b.number &&
+    } else if (!b.stage.over_rows && !is_leaf && used_[value] < b.number &&
                has_columns(spreads_[value]) && is_kept(b, value)) {
       return from_buffer(Role::element_buffer, element_buffer_of(value));
     }
@@ -341,6 +356,7 @@ class Splitting {
   const DType own_;
   std::vector<Spread> spreads_;
   std::vector<int> turns_;
+  std::vector<size_t> used_;
   std::vector<bool> is_folded_;
   int last_ = 0;
   std::vector<std::vector<uint16_t>> sinks_;  // of each stage

@@ -228,6 +228,9 @@ TEST(rows_picks) {
       b.store(from_value, b.spread(b.own(), kRows));
       b.store(pick(x, from_value), b.spread(b.own(), kRows));
       b.store(pick(value, b.position(kRows)), b.spread(b.own(), kRows));
+      // The only reader of a value, of which a tile is computed.
+      b.store(pick(b.op(Op::mul, b.own(), value, v), any), b.spread(b.own(), kRows));
+      b.store(pick(b.op(Op::sub, b.own(), x, few), few), b.spread(b.own(), kRows));
       b.store(b.op(Op::mul, b.own(), x, from_value), in);  // in place, after all have read it
       CHECK(equal_on_all(b.group, shape, random));
     }
