@@ -244,6 +244,24 @@ MUTANTS = (
         "if (chunk == 1 || chunk == 3) {",
     ),
     Mutant(
+        "a row that goes from registers to its fold takes the place of the rows before it",
+        "csrc/cpu/row_run.cpp",
+        "extent, to, continues);",
+        "extent, to, continues && false);",
+    ),
+    Mutant(
+        "from one row to the next a pointer stays where it is",
+        "csrc/cpu/row_run.h",
+        "static_cast<int>(frame.steps.size());",
+        "static_cast<int>(frame.steps.size()) - 1;",
+    ),
+    Mutant(
+        "the end of a row is computed twice, from what the row has been stored to",
+        "csrc/cpu/row_run.cpp",
+        "const bool by_row = frame.stage->in_place &&",
+        "const bool by_row = false && frame.stage->in_place &&",
+    ),
+    Mutant(
         "a number that was stored is read as it was before it was rounded",
         GROUPING,
         "value.dtype == source_dtype(instruction, i) &&",
@@ -326,7 +344,7 @@ def build_extension(jobs: int) -> None:
 def test_core() -> str:
     """The first unit test that fails, "" if all pass."""
     for tests in CORE_TESTS:
-        wrong = run([f"{FOLDER}/core/plain/test", tests], SOURCE, 120)
+        wrong = run([f"{FOLDER}/core/plain/test", tests], SOURCE, 600)
         if wrong:
             return f"core: {wrong}"
     return ""

@@ -254,18 +254,19 @@ struct Loops {
     add_loop<Distance, Minus, Exp, Stored>(kernels);
     // their derivatives
     add_loop<Distance, Times, Stored>(kernels);
-    add_loop<DistanceToColumn, Times, Stored>(kernels);
     add_loop<Load<dtype>, Exp, Scale, From, Stored>(kernels);
     // layer norm, batch norm and RMS norm
     add_loop<Distance, Scale, Stored>(kernels);
     add_loop<Distance, Scale, Shift, Stored>(kernels);
     add_loop<Distance, Scale, Times, Stored>(kernels);
     add_loop<Distance, Scale, Times, Plus, Stored>(kernels);
-    add_loop<DistanceToColumn, Times, Plus, Stored>(kernels);
-    add_loop<DistanceToColumn, Times, Times, Plus, Stored>(kernels);
     add_loop<Scaled, Shift, Stored>(kernels);
     add_loop<Scaled, Times, Stored>(kernels);
     if constexpr (dtype == kOwn) {
+      // the same with columns; what is made of bf16 alone is clean, and stored by another step
+      add_loop<DistanceToColumn, Times, Stored>(kernels);
+      add_loop<DistanceToColumn, Times, Plus, Stored>(kernels);
+      add_loop<DistanceToColumn, Times, Times, Plus, Stored>(kernels);
       // their derivatives; a product with half types in memory is not a step of its own
       using FromProduct = typename Ops::template MultiplyThen<group_row_sub, 1, kOwn, M, M>;
       using LessScaled = typename Ops::template MultiplyThen<group_row_sub, 0, kOwn, M, S>;

@@ -64,15 +64,16 @@ struct Builder {
   }
 };
 
-// Memory of exactly some bytes between pages that may not be touched; it ends at the second.
+// Memory of exactly some bytes between pages that may not be touched; it ends at the second, or
+// begins after the first.
 struct Memory {
-  explicit Memory(size_t bytes) : size(bytes) {
+  explicit Memory(size_t bytes, bool begins = false) : size(bytes) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t inside = (bytes + page - 1) / page * page;
     mapped = inside + 2 * page;
     base = static_cast<char*>(mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mprotect(base + page, inside, PROT_READ | PROT_WRITE);
-    data = base + page + inside - bytes;
+    data = base + page + (begins ? 0 : inside - bytes);
   }
   Memory(const Memory& other) : Memory(other.size) { std::memcpy(data, other.data, size); }
   Memory(Memory&& other) noexcept

@@ -7,81 +7,13 @@
 #include "atlas/error.h"
 #include "atlas/operands.h"
 #include "cpu/stages.h"
-#include "groups.h"
-#include "interpret.h"
-#include "threads.h"
+#include "rows.h"
 
 using namespace hologram;
 using namespace hologram::cpu;
 using namespace hologram::test;
 
 namespace {
-
-struct Shape {
-  int64_t planes, rows, columns;
-};
-
-struct RowBuilder : Builder {
-  using Builder::Builder;
-  uint16_t spread(DType dtype, Spread its) {
-    const auto number = static_cast<uint16_t>(group.operands.size());
-    group.operands.push_back({dtype, Layout::dense, number, its});
-    return number;
-  }
-  uint16_t fold(Op op, uint16_t value, Spread result = kRows) {
-    return add({NodeKind::fold, op, own(), value, result});
-  }
-  uint16_t scan(Op op, DType dtype, uint16_t value, Spread axis) {
-    return add({NodeKind::scan, op, dtype, value, axis});
-  }
-  uint16_t position(Spread its) { return add({NodeKind::position, Op{}, own(), 0, its}); }
-};
-
-Scene scene_of(const Group& group, Shape shape, Random& random) {
-  Scene scene;
-  scene.count = shape.planes * shape.rows * shape.columns;
-  for (const Operand& operand : group.operands) {
-    const Spread spread = operand.layout == Layout::scalar ? kOne : operand.spread;
-    const int64_t count = spread_count(spread, {shape.planes, shape.rows, shape.columns});
-    const size_t bytes = static_cast<size_t>(count) * dtype_size(operand.dtype);
-    scene.place.push_back(scene.memory.size());
-    scene.memory.emplace_back(bytes);
-    scene.dtypes.push_back(operand.dtype);
-    scene.first.push_back(0);
-    fill_random(scene.memory.back(), operand.dtype, random);
-  }
-  add_immediates(group, scene, random);
-  return scene;
-}
-
-Binding bind(Scene& scene, Shape shape, std::vector<void*>& pointers) {
-  Binding binding = scene.binding(pointers);
-  binding.rank = 0;
-  binding.planes = shape.planes, binding.rows = shape.rows, binding.columns = shape.columns;
-  return binding;
-}
-
-bool equal_on_all(const Group& group, Shape shape, Random& random) {
-  Scene scene = scene_of(group, shape, random);
-  Scene expected = scene;
-  std::vector<void*> pointers;
-  interpret(group, bind(expected, shape, pointers));
-  for (const Isa isa : sets()) {
-    for (const int threads : {1, 3}) {
-      Scene actual = scene;
-      Threads parallel(threads);
-      const auto compiled = compile(group, isa);
-      const Binding binding = bind(actual, shape, pointers);
-      run(*compiled, {&binding, 1}, parallel);
-      const std::string what = std::string(isa_name(isa)) + ", " + std::to_string(threads) +
-                               " threads, [" + std::to_string(shape.planes) + ", " +
-                               std::to_string(shape.rows) + ", " + std::to_string(shape.columns) +
-                               "]";
-      if (!compare_scenes(actual, expected, group, what)) return false;
-    }
-  }
-  return true;
-}
 
 const std::vector<Shape> kShapes = {
     {1, 1, 1},     {1, 3, 1},     {1, 5, 7},     {1, 2, 64},    {1, 70, 65},
