@@ -241,7 +241,7 @@ MUTANTS = (
         "of the chunks of a unit the third is lost if it is the last",
         "csrc/cpu/row_run.cpp",
         "if (chunk == 1 || chunk == 3 || (chunk == 2 && last)) {",
-        "if (chunk == 1 || chunk == 3) {",
+        "if (chunk == 1 || chunk == 3 || (chunk == 2 && last && false)) {",
     ),
     Mutant(
         "a row that goes from registers to its fold takes the place of the rows before it",
