@@ -99,6 +99,7 @@ OTHER_NATIVE = OVER_ROWS | {
     "_copy_from",
     "_copy_from_and_resize",
     "_efficientzerotensor",
+    "_foreach_add_",  # of a number: test_tensor_lists.py
     "_has_compatible_shallow_copy_type",
     "_index_put_impl_",
     "_lazy_clone",
