@@ -9,6 +9,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
+#include <c10/util/strides.h>
 
 #include <array>
 #include <cstdint>
@@ -37,7 +38,8 @@ ScalarType statistics_type(const Tensor& input) {
 
 // Operations of torch would keep the order of dimensions in memory.
 bool is_permuted(const Tensor& tensor) {
-  return !tensor.is_contiguous() && tensor.is_non_overlapping_and_dense();
+  return tensor.is_non_overlapping_and_dense() &&
+         tensor.strides() != at::IntArrayRef(c10::contiguous_strides(tensor.sizes()));
 }
 
 // What torch's composite would complain of, or give other strides, is not recorded.
@@ -160,6 +162,11 @@ Two composed_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
     const Tensor weighted = is_given(weight) ? g * *weight : g;
     const Tensor mean = (weighted * normal).mean(normal_dims, true);
     dx = ((weighted - normal * mean) * scale).to(input.scalar_type());
+    // Of a dimension of one element the stride says nothing, and is the gradient's all the same.
+    if (dx.numel() > 0 && input.is_contiguous() && dx.is_contiguous() && grad.is_contiguous() &&
+        dx.sizes() == grad.sizes()) {
+      dx = dx.as_strided(dx.sizes(), grad.strides());
+    }
   }
   if (wanted[1]) {
     const Tensor product = g * normal;
