@@ -61,7 +61,7 @@ class TestPrograms(HologramTestCase):
         passes = fused = 0
         folds: Counter = Counter()
         scans: Counter = Counter()
-        for seed in range(320):
+        for seed in range(640):
             code = compile(programs.text_of(programs.program(seed)), f"seed {seed}", "exec")
             explanation = hologram.explain(lambda code=code: programs.run(code))
             for part in (part for flush in explanation.flushes for part in flush.passes):

@@ -381,8 +381,10 @@ Three batch_norm_backward_of(const Tensor& grad, const Tensor& input, const Tens
                              const OptionalTensor& running_mean,
                              const OptionalTensor& running_variance, const OptionalTensor& mean,
                              const OptionalTensor& scale, bool update, double eps,
-                             std::array<bool, 3> wanted, const Tensor&) {
+                             std::array<bool, 3> wanted, const Tensor& reserve) {
   static Service here("aten::batch_norm_backward", "");
+  check_devices("batch_norm_backward", grad, input, weight, running_mean, running_variance, mean,
+                scale, reserve);
   Three results;
   if (!record_batch_norm_backward(grad, input, weight, update ? mean : running_mean,
                                   update ? scale : running_variance, update, eps, wanted,

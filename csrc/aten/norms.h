@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -13,6 +14,14 @@
 #include "atlas/operands.h"
 
 namespace hologram::aten {
+
+// Raises what torch raises where tensors are of several devices: kernels that torch composes on the
+// CPU, and so does not check.
+template <class... Tensors>
+void check_devices(const char* method, const Tensors&... tensors) {
+  std::optional<c10::Device> device;
+  (c10::impl::check_and_update_common_device(device, tensors, method, "argument"), ...);
+}
 
 using OptionalTensor = std::optional<at::Tensor>;
 

@@ -82,6 +82,7 @@ bool record_forward(const Tensor& input, at::IntArrayRef shape, const OptionalTe
 Two rms_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
              std::optional<double> eps) {
   static OpCounter& counter = op_counter("aten::_fused_rms_norm");
+  check_devices("_fused_rms_norm", input, weight);
   Two results;
   if (!record_forward(input, shape, weight, eps, results)) {
     return at::compositeimplicitautograd::_fused_rms_norm(input, shape, weight, eps);
@@ -179,6 +180,7 @@ Two rms_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
                       const Tensor& scale, const OptionalTensor& weight,
                       std::array<bool, 2> wanted) {
   static OpCounter& counter = op_counter("aten::_fused_rms_norm_backward");
+  check_devices("_fused_rms_norm_backward", grad, input, scale, weight);
   Two results;
   if (!record_backward(grad, input, shape, scale, weight, wanted, results)) {
     return composed_backward(grad, input, shape, scale, weight, wanted);

@@ -14,6 +14,7 @@
 #include <c10/core/SymInt.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <tuple>
 
 #include "aten/bare.h"
@@ -78,6 +79,8 @@ Tensor smoothed(const Tensor& input, const Tensor& target, const OptionalTensor&
 
 Tensor cross_entropy(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
                      int64_t reduction, c10::SymInt ignored, double smoothing) {
+  // Before torch's composition looks at anything else.
+  check_devices("cross_entropy_loss", input, target, weight);
   if (!ignored.is_symbolic() && is_smoothed(input, target, weight, reduction, smoothing)) {
     return smoothed(input, target, weight, reduction, ignored.expect_int(), smoothing);
   }
