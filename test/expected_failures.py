@@ -55,6 +55,8 @@ REFEREED: dict[str, str] = {
         "the device does in float32 and rounds once"
         for dtype in ("bfloat16", "float16")
     },
+    "ops:nanmean:bfloat16": "the sum is rounded to bfloat16 before it is divided: its last bit "
+    "shows",
     "modules:nn.CrossEntropyLoss:float16": "torch sums losses and weights in half precision; "
     "the device does in float32 and rounds once",
     **{
@@ -101,6 +103,7 @@ REFEREED: dict[str, str] = {
             "ops:nn.functional.ctc_loss",
             "modules:nn.MultiheadAttention",
             "modules:nn.Transformer",
+            "modules:nn.TransformerDecoderLayer",
         )
     },
 }
