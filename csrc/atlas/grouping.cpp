@@ -323,7 +323,7 @@ class Grouping {
       }
     }
     return load(group, {source, spread_at(level, instruction.spread(index))}, dtype,
-                id != kNoValue ? std::vector<ValueId>{id} : stored(source));
+                read_now(source));
   }
 
   static uint16_t immediate(Draft& draft, uint16_t number, DType dtype) {

@@ -609,7 +609,7 @@ struct MicroOps {
     kernels.round[static_cast<size_t>(dtype)] = code_of<Round<dtype>>();
   }
 
-  // Calls do() at each row.
+  // Calls run_row() with the pointers at each row.
   template <class Do>
   HOLOGRAM_INLINE static void each_row(char** bases, const Extent& extent, Do&& run_row) {
     for (long row = 0; row < extent.rows; ++row) {
