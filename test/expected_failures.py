@@ -40,6 +40,21 @@ EXPECTED: dict[str, str] = {
         "RMS norm is of float32 for half types, as on CUDA; on the CPU torch composes it"
         for dtype in ("bfloat16", "float16")
     },
+    **dict.fromkeys(
+        (
+            "modules:nn.CrossEntropyLoss:float16:forward",
+            "modules:nn.CrossEntropyLoss:float16:state_dict",
+            "modules:nn.LinearCrossEntropyLoss:float16:backward",
+            "modules:nn.LinearCrossEntropyLoss:float16:forward",
+            "modules:nn.LinearCrossEntropyLoss:float16:noncontiguous",
+            "modules:nn.LinearCrossEntropyLoss:float16:state_dict",
+            "ops:nn.functional.cross_entropy:float16:forward_ad",
+        ),
+        "logarithms are rounded to half precision before they are summed, by torch as "
+        "by the device; in a sample or two torch's rounding of the sums makes up for it",
+    ),
+    "ops:cov:float64:forward_ad": "weights of float32 are summed in float32, in another order, "
+    "and the tangent is a difference of nearly equal numbers",
     **{
         f"optims:LBFGS:float32:{phase}": "an ulp of the loss's sin and cos grows in the line search"
         for phase in ("default", "forloop", "state_dict")

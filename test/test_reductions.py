@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -352,6 +353,35 @@ class TestRowPrograms(HologramTestCase):
         value = F.rms_norm(x, (100,), weight)
         gradient = torch.randn(70, 100).to(DEVICE, dtype)
         self.assertEqual(passes(lambda: torch.autograd.grad(value, (x, weight), gradient)), 1)
+
+    @parametrize("weighted", [False, True])
+    @parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_rms_norm_has_the_strides_of_torch(self, dtype, weighted):
+        """Of any operand, and in dimensions of one element, where a stride says nothing."""
+
+        def strides(device, sizes, of_x, of_gradient):
+            memory = torch.randn(64).to(device, dtype)
+            x = memory.as_strided(sizes, of_x).detach().requires_grad_()
+            weight = torch.ones(sizes[-1:], device=device, dtype=dtype) if weighted else None
+            value = F.rms_norm(x, sizes[-1:], weight)
+            (gradient,) = torch.autograd.grad(value, x, memory.as_strided(sizes, of_gradient))
+            return value.stride(), gradient.stride()
+
+        for sizes in ((1, 1), (1, 2), (2, 1), (3, 2), (1, 1, 2), (2, 1, 2), (1, 2, 1), (2, 2, 1)):
+            order = range(len(sizes))
+            permuted = torch.empty(sizes[::-1]).permute(*reversed(order)).stride()
+            spread = tuple(2 * d + 3 for d in order)
+            layouts = (
+                torch.empty(sizes).stride(),
+                permuted,
+                spread,
+                spread[::-1],
+                (1,) * len(sizes),
+            )
+            for of_x, of_gradient in itertools.product(layouts, layouts):
+                with self.subTest(sizes=sizes, of_x=of_x, of_gradient=of_gradient):
+                    case = (sizes, of_x, of_gradient)
+                    self.assertEqual(strides(DEVICE, *case), strides("cpu", *case))
 
     @parametrize("dtype", FLOATS)
     def test_rms_norm_as_torch(self, dtype):

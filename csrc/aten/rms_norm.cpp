@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "aten/folding.h"
+#include "aten/iteration.h"
 #include "aten/norms.h"
 #include "aten/overloads.h"
 #include "atlas/device.h"
@@ -36,15 +37,19 @@ ScalarType statistics_type(const Tensor& input) {
   return at::isReducedFloatingType(input.scalar_type()) ? at::kFloat : input.scalar_type();
 }
 
-// Operations of torch would keep the order of dimensions in memory.
-bool is_permuted(const Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() &&
-         tensor.strides() != at::IntArrayRef(c10::contiguous_strides(tensor.sizes()));
+// Whether torch's product of `tensor` and what is broadcast to it has the strides of a new tensor,
+// which are those that a recorded result has.
+bool lies_as_new(const Tensor& tensor, const Tensor& other) {
+  const Sizes strides =
+      result_strides({tensor.unsafeGetTensorImpl(), other.unsafeGetTensorImpl()},
+                     {tensor.scalar_type() != other.scalar_type(), false}, tensor.sizes(), false);
+  return strides.empty() ||
+         at::IntArrayRef(strides) == at::IntArrayRef(c10::contiguous_strides(tensor.sizes()));
 }
 
-// What torch's composite would complain of, or give other strides, is not recorded.
+// What torch's composite would complain of is not recorded.
 bool is_recorded(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight) {
-  if (!is_real(input.scalar_type()) || is_permuted(input)) return false;
+  if (!is_real(input.scalar_type())) return false;
   if (!is_given(weight)) return true;
   return weight->sizes() == shape && weight->scalar_type() == input.scalar_type() &&
          is_vector(weight, c10::multiply_integers(shape), input);
@@ -60,8 +65,9 @@ bool record_forward(const Tensor& input, at::IntArrayRef shape, const OptionalTe
   const double least = type == at::kDouble ? std::numeric_limits<double>::epsilon()
                                            : std::numeric_limits<float>::epsilon();
   Window& window = current_window(input.device().index());
-  Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
   Tensor scale = make_folded(window, input, row_sizes(input, shape), type);
+  if (!lies_as_new(input, scale)) return false;
+  Tensor out = make_folded(window, input, input.sizes(), input.scalar_type());
   const DType dtype = *group_dtype(input.scalar_type()), compute = compute_dtype(dtype);
   Builder b(compute, folding->count(), {});
   const View x = folding->source(b);
@@ -96,10 +102,10 @@ bool record_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef sh
                      Two& results) {
   const auto space = normalized(input, shape);
   if (!space || !is_recorded(input, shape, weight) || (wanted[1] && !is_given(weight)) ||
-      is_permuted(grad) || grad.scalar_type() != input.scalar_type() ||
-      grad.sizes() != input.sizes() || grad.device() != input.device() ||
-      !is_vector(scale, space->rows, input) || scale.scalar_type() != statistics_type(input) ||
-      !(wanted[0] || wanted[1])) {
+      grad.scalar_type() != input.scalar_type() || grad.sizes() != input.sizes() ||
+      grad.device() != input.device() || !is_vector(scale, space->rows, input) ||
+      scale.scalar_type() != statistics_type(input) || !(wanted[0] || wanted[1]) ||
+      !lies_as_new(grad, is_given(weight) ? *weight : scale)) {
     return false;
   }
   const auto xs = Folding::of(input, 0, true), grads = Folding::of(grad, 0, true);
@@ -148,7 +154,8 @@ bool record_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef sh
   return true;
 }
 
-// The same in operations of torch, for all that the forward takes.
+// The same in operations of torch, for all that the forward takes. The gradient lies as the first
+// product does, as it does where autograd goes back through the composite.
 Two composed_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
                       const Tensor& scale, const OptionalTensor& weight,
                       std::array<bool, 2> wanted) {
@@ -157,20 +164,15 @@ Two composed_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
     const bool is_normal = d >= input.dim() - static_cast<int64_t>(shape.size());
     (is_normal ? normal_dims : other_dims).push_back(d);
   }
-  const Tensor g = grad.to(scale.scalar_type()), normal = input.to(scale.scalar_type()) * scale;
+  const Tensor normal = input.to(scale.scalar_type()) * scale;
   Tensor dx, dweight;
   if (wanted[0]) {
-    const Tensor weighted = is_given(weight) ? g * *weight : g;
+    const Tensor weighted = (is_given(weight) ? grad * *weight : grad).to(scale.scalar_type());
     const Tensor mean = (weighted * normal).mean(normal_dims, true);
-    dx = ((weighted - normal * mean) * scale).to(input.scalar_type());
-    // Of a dimension of one element the stride says nothing, and is the gradient's all the same.
-    if (dx.numel() > 0 && input.is_contiguous() && dx.is_contiguous() && grad.is_contiguous() &&
-        dx.sizes() == grad.sizes()) {
-      dx = dx.as_strided(dx.sizes(), grad.strides());
-    }
+    dx = (weighted * scale).sub_(normal * (mean * scale)).to(input.scalar_type());
   }
   if (wanted[1]) {
-    const Tensor product = g * normal;
+    const Tensor product = grad.to(scale.scalar_type()) * normal;
     dweight = (other_dims.empty() ? product : product.sum(other_dims)).to(weight->scalar_type());
   }
   return {std::move(dx), std::move(dweight)};
