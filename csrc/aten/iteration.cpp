@@ -84,6 +84,11 @@ Sizes byte_strides(const c10::TensorImpl* tensor, c10::IntArrayRef sizes) {
 
 Sizes result_strides(c10::ArrayRef<const c10::TensorImpl*> tensors, c10::ArrayRef<bool> converted,
                      c10::IntArrayRef sizes, bool with_number) {
+  // The first one decides on every pair of dimensions where each has more than one element.
+  if (!tensors.empty() && tensors[0] != nullptr && tensors[0]->sizes() == sizes &&
+      tensors[0]->is_contiguous() && std::ranges::none_of(sizes, [](int64_t n) { return n < 2; })) {
+    return {};
+  }
   const auto rank = sizes.size();
   bool one_shape = !(with_number && rank != 0), contiguous = true, channels_last = true;
   bool alike = true;

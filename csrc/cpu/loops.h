@@ -37,6 +37,7 @@ struct Loops {
     HOLOGRAM_INLINE Chain(const MicroOp*, char* const*, long) {}
     HOLOGRAM_INLINE void at(long, V (&)[4]) const {}
     HOLOGRAM_INLINE void one(long, V&) const {}
+    HOLOGRAM_INLINE void advance(const long (*)[2]) {}
   };
   template <class First, class... Rest>
   struct Chain<First, Rest...> {
@@ -56,8 +57,35 @@ struct Loops {
       a = first.at(k, a);
       rest.one(k, a);
     }
+    HOLOGRAM_INLINE void advance(const long (*bytes)[2]) {
+      first.advance((*bytes)[0], (*bytes)[1]);
+      rest.advance(bytes + 1);
+    }
     First first;
     Chain<Rest...> rest;
+  };
+
+  // From row to row with the addresses in registers, which code that takes them from the frame
+  // each time has not: what is stored might be there.
+  template <int count>
+  struct Rows {
+    HOLOGRAM_INLINE Rows(const MicroOp* code, const Extent& extent) {
+      if (extent.rows == 1) return;
+      for (int i = 0; i < extent.step_count; ++i) {
+        const RowStep& step = extent.steps[i];
+        for (int at = 0; at < count; ++at) {
+          if (code[at].x.pointer == step.pointer) bytes[at][0] = step.bytes;
+          if (code[at].y.pointer == step.pointer) bytes[at][1] = step.bytes;
+        }
+      }
+    }
+    // The pointers at the last row.
+    HOLOGRAM_INLINE static void finish(char** bases, const Extent& extent) {
+      for (int i = 0; i < extent.step_count; ++i) {
+        bases[extent.steps[i].pointer] += (extent.rows - 1) * extent.steps[i].bytes;
+      }
+    }
+    long bytes[count][2] = {};
   };
 
   // Vectors that a loop works on at a time. A row has at least as many.
@@ -72,17 +100,23 @@ struct Loops {
   static void loop(const MicroOp* code, char** bases, const Extent& extent) {
     const long count = (extent.end - extent.begin) / W / kStep * kStep;
     const bool has_tail = count * W != extent.end - extent.begin;
-    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
-      const Chain<Steps...> chain(code, bases, extent.begin);
+    const Rows<sizeof...(Steps)> rows(code, extent);
+    Chain<Steps...> chain(code, bases, extent.begin);
+    Chain<Steps...> last(code, bases, extent.end - kStep * W);
+    for (long row = 0;;) {
       for (long k = 0; k < count; k += kStep) {
         V a[kStep] = {};
         chain.at(k, a);
       }
-      if (!has_tail) return;
-      const Chain<Steps...> last(code, bases, extent.end - kStep * W);
-      V a[kStep] = {};
-      last.at(0, a);
-    });
+      if (has_tail) {
+        V a[kStep] = {};
+        last.at(0, a);
+      }
+      if (++row == extent.rows) break;
+      chain.advance(rows.bytes);
+      if (has_tail) last.advance(rows.bytes);
+    }
+    rows.finish(bases, extent);
   }
   // A splat, stored: what the first vector has become is the pattern of the rest.
   template <DType dtype>
@@ -92,7 +126,7 @@ struct Loops {
       const LoadSplat splat(code[0], bases, extent.begin);
       const Store<dtype> store(code[1], bases, extent.begin);
       char tile[8 * W * sizeof(Element<dtype>) / sizeof(T)];
-      for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.v);
+      for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.splat.v);
       const auto pattern = load_lanes<uint8_t, W>(tile);
       long i = 0;
       for (; i + 4 * W <= count; i += 4 * W) {
@@ -139,8 +173,9 @@ struct Loops {
     constexpr long count = kFoldBytes / W;
     const long registers = (extent.end - extent.begin) / W;
     T* out = static_cast<T*>(to);
-    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
-      const Chain<Steps...> chain(code, bases, extent.begin);
+    const Rows<sizeof...(Steps)> rows(code, extent);
+    Chain<Steps...> chain(code, bases, extent.begin);
+    for (long row = 0;;) {
       V all[count];
       for (long first = 0; first < count; first += 8) {
         V sums[8];
@@ -165,15 +200,19 @@ struct Loops {
         for (long i = 0; i < 8; ++i) all[first + i] = sums[i];
       }
       *out++ = Ops::template fold_registers<Row>(all);
-    });
+      if (++row == extent.rows) break;
+      chain.advance(rows.bytes);
+    }
+    rows.finish(bases, extent);
   }
   template <class Row, class... Steps>
   static void fold_rows(const MicroOp* code, char** bases, const Extent& extent, void* to,
                         bool continues) {
     const long registers = (extent.end - extent.begin) / W;
     char* const sums = static_cast<char*>(to);
-    Ops::each_row(bases, extent, [&]() HOLOGRAM_INLINED {
-      const Chain<Steps...> chain(code, bases, extent.begin);
+    const Rows<sizeof...(Steps)> rows(code, extent);
+    Chain<Steps...> chain(code, bases, extent.begin);
+    for (long row = 0;;) {
       const auto add = [&](long k, V x) HOLOGRAM_INLINED {
         if (continues) {
           V sum = load_lanes<T, W>(sums + k * W).v;
@@ -195,7 +234,10 @@ struct Loops {
         add(k, a);
       }
       continues = true;
-    });
+      if (++row == extent.rows) break;
+      chain.advance(rows.bytes);
+    }
+    rows.finish(bases, extent);
   }
   template <bool over_rows, class Row, class... Steps>
   static void add_fold_loop(TypeKernels& kernels) {

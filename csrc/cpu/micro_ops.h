@@ -69,19 +69,47 @@ struct MicroOps {
     if constexpr (sizeof(D) > sizeof(T)) scaled *= static_cast<long>(sizeof(D) / sizeof(T));
     return bases[r.pointer] + r.offset + (scaled & r.mask);
   }
-  HOLOGRAM_INLINE static Vec splat(const Reference& r, char* const* bases) {
-    T x;
-    __builtin_memcpy(&x, bases[r.pointer] + r.offset, sizeof x);
-    return Vec(x);
-  }
 
   static void end(HOLOGRAM_STATE) {
     (void)ip, (void)bases, (void)off;
     (void)a0, (void)a1, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7;
   }
 
+  // One operand beside the accumulator.
+  template <DType dtype>
+  struct FromMemory {
+    using D = Element<dtype>;
+    HOLOGRAM_INLINE FromMemory(const Reference& r, char* const* bases, long off)
+        : p(address<D>(r, bases, off)) {}
+    HOLOGRAM_INLINE Vec get(long k, V) const { return Lanes<T, dtype, W>::load(p, k); }
+    HOLOGRAM_INLINE void advance(long bytes) { p += bytes; }
+    const char* p;
+  };
+  struct FromSplat {
+    HOLOGRAM_INLINE FromSplat(const Reference& r, char* const* bases, long)
+        : p(bases[r.pointer] + r.offset), v(number()) {}
+    HOLOGRAM_INLINE Vec get(long, V) const { return v; }
+    HOLOGRAM_INLINE void advance(long bytes) {
+      p += bytes;
+      v = Vec(number());
+    }
+    HOLOGRAM_INLINE T number() const {
+      T x;
+      __builtin_memcpy(&x, p, sizeof x);
+      return x;
+    }
+    const char* p;
+    Vec v;
+  };
+  struct FromSelf {  // the accumulator itself
+    HOLOGRAM_INLINE FromSelf(const Reference&, char* const*, long) {}
+    HOLOGRAM_INLINE Vec get(long, V a) const { return a; }
+    HOLOGRAM_INLINE void advance(long) {}
+  };
+
   // What a micro-operation does to a vector of the accumulator: Step(micro_op, bases, off).at(k, a)
   // is what vector `k`, which is `a`, becomes. kRolled: eight copies of it would be too much code.
+  // advance(x, y) moves the memory that its references are to by so many bytes, to another row.
   template <DType dtype>
   struct Load {
     using L = Lanes<T, dtype, W>;
@@ -89,13 +117,16 @@ struct MicroOps {
     HOLOGRAM_INLINE Load(const MicroOp& i, char* const* bases, long off)
         : p(address<Element<dtype>>(i.x, bases, off)) {}
     HOLOGRAM_INLINE V at(long k, V) const { return L::load(p, k).v; }
+    HOLOGRAM_INLINE void advance(long x, long) { p += x; }
     const char* p;
   };
   struct LoadSplat {
     static constexpr bool kRolled = false;
-    HOLOGRAM_INLINE LoadSplat(const MicroOp& i, char* const* bases, long) : v(splat(i.x, bases)) {}
-    HOLOGRAM_INLINE V at(long, V) const { return v.v; }
-    Vec v;
+    HOLOGRAM_INLINE LoadSplat(const MicroOp& i, char* const* bases, long off)
+        : splat(i.x, bases, off) {}
+    HOLOGRAM_INLINE V at(long, V) const { return splat.v.v; }
+    HOLOGRAM_INLINE void advance(long x, long) { splat.advance(x); }
+    FromSplat splat;
   };
   // How many elements behind address 0 each element is.
   struct Position {
@@ -107,6 +138,9 @@ struct MicroOps {
     }
     HOLOGRAM_INLINE V at(long k, V) const {
       return first.v + Vec(static_cast<T>(k * Vec::kLanes)).v;
+    }
+    HOLOGRAM_INLINE void advance(long x, long) {
+      first = Vec(first.v + Vec(static_cast<T>(x / static_cast<long>(sizeof(T)))).v);
     }
     Vec first;
   };
@@ -120,6 +154,7 @@ struct MicroOps {
       L::store(p, k, a);
       return a;
     }
+    HOLOGRAM_INLINE void advance(long x, long) { p += x; }
     char* p;
   };
   template <DType dtype>
@@ -128,12 +163,14 @@ struct MicroOps {
     static constexpr bool kRolled = L::kSlow;
     HOLOGRAM_INLINE Round(const MicroOp&, char* const*, long) {}
     HOLOGRAM_INLINE V at(long, V a) const { return L::round(a).v; }
+    HOLOGRAM_INLINE void advance(long, long) {}
   };
   // To bf16, of clean lanes (cpu/convert.h).
   struct RoundClean {
     static constexpr bool kRolled = false;
     HOLOGRAM_INLINE RoundClean(const MicroOp&, char* const*, long) {}
     HOLOGRAM_INLINE V at(long, V a) const { return Lanes<float, DType::bf16, W>::round_clean(a).v; }
+    HOLOGRAM_INLINE void advance(long, long) {}
   };
   // bf16 from clean lanes, or from values that bf16 can hold; two vectors at a time.
   template <bool exact>
@@ -149,6 +186,7 @@ struct MicroOps {
         L::store_clean(p, k, a, b);
       }
     }
+    HOLOGRAM_INLINE void advance(long x, long) { p += x; }
     char* p;
   };
   using StoreClean = StorePairs<false>;
@@ -165,25 +203,6 @@ struct MicroOps {
       return Row::template apply<Vec>(y, z, a).v;
     }
   }
-  // One operand beside the accumulator.
-  template <DType dtype>
-  struct FromMemory {
-    using D = Element<dtype>;
-    HOLOGRAM_INLINE FromMemory(const Reference& r, char* const* bases, long off)
-        : p(address<D>(r, bases, off)) {}
-    HOLOGRAM_INLINE Vec get(long k, V) const { return Lanes<T, dtype, W>::load(p, k); }
-    const char* p;
-  };
-  struct FromSplat {
-    HOLOGRAM_INLINE FromSplat(const Reference& r, char* const* bases, long) : v(splat(r, bases)) {}
-    HOLOGRAM_INLINE Vec get(long, V) const { return v; }
-    Vec v;
-  };
-  struct FromSelf {  // the accumulator itself
-    HOLOGRAM_INLINE FromSelf(const Reference&, char* const*, long) {}
-    HOLOGRAM_INLINE Vec get(long, V a) const { return a; }
-  };
-
   // What becomes of the result of an operation.
   struct AsItIs {
     HOLOGRAM_INLINE static V apply(V x) { return x; }
@@ -200,6 +219,7 @@ struct MicroOps {
     HOLOGRAM_INLINE V at(long k, V a) const {
       return Rounding::apply(compute<Row, place>(a, y.get(k, a), z.get(k, a)));
     }
+    HOLOGRAM_INLINE void advance(long of_x, long of_y) { y.advance(of_x), z.advance(of_y); }
     Y y;
     Z z;
   };
@@ -221,6 +241,7 @@ struct MicroOps {
     HOLOGRAM_INLINE V at(long k, V a) const {
       return Rounding::apply(compute<Row, 0>(x.get(k, a).v, y.get(k, a), Vec(a)));
     }
+    HOLOGRAM_INLINE void advance(long of_x, long of_y) { x.advance(of_x), y.advance(of_y); }
     X x;
     Y y;
   };
@@ -246,6 +267,7 @@ struct MicroOps {
           round_product<dtype>(group_row_mul::apply<Vec>(x.get(k, a), y.get(k, a), Vec(a)));
       return Rounding::apply(compute<Row, place>(a, product, Vec(a)));
     }
+    HOLOGRAM_INLINE void advance(long of_x, long of_y) { x.advance(of_x), y.advance(of_y); }
     X x;
     Y y;
   };

@@ -14,7 +14,7 @@ namespace {
 
 // Bytes of a block's elements, in the compute type: of rows end to end, of rows that several stages
 // read, and of others.
-constexpr int64_t kShortBlockBytes = 8'192, kBlockBytes = 16'384, kPassBytes = 65'536;
+constexpr int64_t kShortBlockBytes = 8'192, kBlockBytes = 16'384, kPassBytes = 262'144;
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
 constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
@@ -123,11 +123,12 @@ RowRun::RowRun(const RowGroup& group, const Binding& binding)
 }
 
 // Whether rows are run end to end: those that are shorter than what code works on at a time, or
-// than a tile where nothing has to be spread for it.
+// than a tile where nothing has to be spread for it and they are not what it works on.
 bool RowRun::puts_end_to_end() const {
   if (columns_ >= kernels_.lanes) return false;
   const int64_t least = kernels_.lanes / 8 * kLoopVectors;
-  if (columns_ < least || !(group_.spreads_rows || group_.over_columns || group_.over_rows)) {
+  if (columns_ < least ||
+      (columns_ != least && !group_.spreads_rows && !group_.over_columns && !group_.over_rows)) {
     return true;
   }
   return std::ranges::any_of(group_.way(whole_manner()).stages, [&](const auto& stage) {
@@ -143,6 +144,8 @@ RowRun::Memory RowRun::allocate(size_t bytes) {
 }
 
 void RowRun::choose_strides() {
+  const size_t count = group_.group.operands.size();
+  row_.reserve(count), plane_.reserve(count), ends_.reserve(count);
   const Dimensions dimensions{binding_.planes, plane_rows_, columns_};
   for (size_t i = 0; i < group_.group.operands.size(); ++i) {
     const Operand& operand = group_.group.operands[i];
@@ -169,6 +172,14 @@ bool RowRun::stays_in_plane() const {
   return false;
 }
 
+// Of the elements that go through the stages together.
+int64_t RowRun::block_bytes() const {
+  if (is_short_) return kShortBlockBytes;
+  if (way_->element_buffers != 0 || way_->passing_buffers != 0) return kBlockBytes;
+  // Nothing has to stay in the cache; every thread should get some.
+  return std::clamp(rows_ * columns_ * size_ / (4 * threads_), kBlockBytes, kPassBytes);
+}
+
 // Who does what.
 void RowRun::plan(int threads) {
   threads_ = rows_ * columns_ < kSerialElements ? 1 : std::max(threads, 1);
@@ -182,10 +193,10 @@ void RowRun::plan(int threads) {
   }
   strips_ = whole_rows ? 1 : (columns_ + strip_ - 1) / strip_;
   const int64_t strip = whole_rows ? columns_ : std::min(columns_, strip_);
-  const int64_t most = is_short_ ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
-  const auto passes =
-      std::ranges::count_if(way_->stages, [](const auto& stage) { return !stage.over_rows; });
-  const int64_t bytes = is_short_ ? kShortBlockBytes : passes == 1 ? kPassBytes : kBlockBytes;
+  const int64_t bytes = block_bytes();
+  const bool keeps = way_->row_buffers + way_->element_buffers + way_->passing_buffers != 0;
+  const int64_t most =
+      is_short_ || !keeps ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
   block_ = std::clamp<int64_t>(bytes / size_ / strip, 1, most);
   if (is_short_ && block_ < most) {
     // Without a tail, if that is possible.
@@ -234,7 +245,7 @@ size_t RowRun::repeated_bytes(size_t operand) const {
          dtype_size(group_.group.operands[operand].dtype);
 }
 
-void RowRun::set_up(Desk& desk, char* memory) const {
+void RowRun::set_up(Desk& desk, char* memory) {
   const auto take = [&](size_t bytes) {
     char* const taken = memory;
     memory += aligned(bytes);
@@ -242,7 +253,8 @@ void RowRun::set_up(Desk& desk, char* memory) const {
   };
   const size_t own = group_.group.operands.size();
   const size_t row_bytes = static_cast<size_t>(way_->row_buffers * padded(block_) * size_);
-  std::vector<char*> frames;
+  List<char*> frames(&lists_);
+  frames.reserve(way_->stages.size());
   for (const auto& stage : way_->stages) frames.push_back(take(stage.code->frame_size_));
   char* const rows = take(row_bytes);
   desk.spread_buffers = take(is_short_ ? way_->row_buffers * element_bytes_ : 0);
@@ -268,10 +280,16 @@ void RowRun::set_up(Desk& desk, char* memory) const {
   for (uint16_t i = 0; i < own; ++i) {
     if (is_repeated(i)) desk.repeated.push_back({i, take(repeated_bytes(i)), nullptr});
   }
-  std::vector<void*> operands;
+  List<void*> operands(&lists_);
+  desk.stages.reserve(frames.size());
   for (size_t s = 0; s < frames.size(); ++s) {
     const auto& stage = way_->stages[s];
-    StageFrame& made = desk.stages.emplace_back(StageFrame{&stage, frames[s], {}, {}, {}});
+    StageFrame& made = desk.stages.emplace_back(StageFrame{&stage, frames[s], List<Moving>(&lists_),
+                                                           decltype(StageFrame::passing)(&lists_),
+                                                           List<RowStep>(&lists_)});
+    made.moving.reserve(own + stage.more.size());
+    made.steps.reserve(own + stage.more.size());
+    operands.reserve(own + stage.more.size());
     operands.assign(binding_.operands, binding_.operands + own);
     if (!stage.over_rows) {
       for (const Repeated& its : desk.repeated) operands[its.operand] = its.memory;
@@ -317,7 +335,9 @@ void RowRun::run(Parallel& parallel) {
   if (rows_ * columns_ == 0) return;
   plan(parallel.threads());
   // All memory first: nothing may fail once something is stored.
-  std::vector<Desk> desks(static_cast<size_t>(threads_));
+  List<Desk> desks(&lists_);
+  desks.reserve(static_cast<size_t>(threads_));
+  for (int i = 0; i < threads_; ++i) desks.emplace_back(&lists_);
   alignas(kAlignment) char small[kStackDesk];
   for (Desk& desk : desks) {
     const size_t bytes = desk_bytes();
@@ -348,7 +368,7 @@ void RowRun::run(Parallel& parallel) {
     } else {
       struct Context {
         RowRun* self;
-        std::vector<Desk>* desks;
+        List<Desk>* desks;
         std::atomic<size_t> seats{0};
         int64_t items, claim;
       } context{this, &desks, {}, items(), std::max<int64_t>(items() / (16 * threads_), 1)};
@@ -674,7 +694,7 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
   const uint16_t number = frame.stage->folds.front();
   place(frame, block.first);
   const auto run = [&](int64_t at, int64_t rows, char* to, bool continues) {
-    Extent extent = extent_of(frame);
+    Extent extent = extent_of(frame, {0, columns_});
     extent.rows = rows;
     loop.run(frame.stage->code->code_.data(), frame.pointers(), extent, to, continues);
     if (at + rows < block.count) point(frame, block.first + at + rows, block.first);
@@ -729,7 +749,7 @@ void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
   if (frame.stage->picks) return pick_tiles(desk, frame, block);
   place(frame, block.first);
   fold_block(desk, frame, block, true);
-  if (!frame.stage->is_empty) each_row(frame, block);
+  if (!frame.stage->is_empty) each_row(frame, block, {0, columns_});
   fold_block(desk, frame, block, false);
   if (frame.stage->scans.empty()) return;
   place(frame, block.first);
@@ -737,18 +757,19 @@ void RowRun::whole_rows(Desk& desk, StageFrame& frame, const Block& block) {
   scan(desk, frame, block, {0, columns_}, false);
 }
 
-// The code of a stage over each row of a block.
-void RowRun::each_row(StageFrame& frame, const Block& block) const {
+// The code of a stage over some columns of each row of a block.
+void RowRun::each_row(StageFrame& frame, const Block& block, Span columns) const {
   const auto& code = *frame.stage->code;
-  const int64_t end = block.first + block.count;
-  const bool by_row = frame.stage->in_place && columns_ % kernels_.lanes != 0 &&
-                      (columns_ > kernels_.lanes || !code.is_loop());
+  const int64_t end = block.first + block.count, lanes = kernels_.lanes;
+  const int64_t least = code.is_loop() ? lanes / 8 * kLoopVectors : lanes;
+  const bool by_row =
+      columns.length() < least || (frame.stage->in_place && columns.length() % least != 0);
   for (int64_t row = block.first;;) {
     if (by_row) {
-      range(frame, {0, columns_});
+      range(frame, columns);
       ++row;
     } else {
-      Extent rows = extent_of(frame);
+      Extent rows = extent_of(frame, columns);
       rows.rows = std::min(end - row, plane_rows_ - row % plane_rows_);
       code.run_(code.code_.data(), frame.pointers(), rows);
       row += rows.rows;
@@ -762,20 +783,19 @@ void RowRun::each_row(StageFrame& frame, const Block& block) const {
 void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns) {
   place(frame, block.first);
   if (frame.stage->only_scans()) return scan(desk, frame, block, columns, true);
+  if (frame.stage->folds.empty() && frame.stage->scans.empty()) {
+    return each_row(frame, block, columns);
+  }
   fold_operands_down(desk, frame, block, columns);
   for (int64_t row = block.first;;) {
     const int64_t in_block = row - block.first;
-    if (frame.stage->folds.empty() && !frame.stage->scans_buffers()) {
-      range(frame, columns);
-    } else {
-      fold_operand_rows(desk, frame, in_block, columns);
-      const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
-      const bool has_parts = !frame.stage->is_empty || frame.stage->scans_buffers();
-      for (int64_t at = columns.begin; at < columns.end && has_parts; at += class_) {
-        part(desk, frame, one, {at, std::min(at + class_, columns.end)});
-      }
-      finish_row(desk, frame, in_block);
+    fold_operand_rows(desk, frame, in_block, columns);
+    const Block one{row, 1, block.in_unit + in_block, block.last && in_block + 1 == block.count};
+    const bool has_parts = !frame.stage->is_empty || frame.stage->scans_buffers();
+    for (int64_t at = columns.begin; at < columns.end && has_parts; at += class_) {
+      part(desk, frame, one, {at, std::min(at + class_, columns.end)});
     }
+    finish_row(desk, frame, in_block);
     if (in_block + 1 == block.count) break;
     point(frame, ++row, block.first);
   }
@@ -899,10 +919,10 @@ void RowRun::end_chunk(const Desk& desk, uint16_t fold, int64_t chunk, bool last
 }
 
 // Few long rows: one after the other, each stage by all threads.
-void RowRun::share_classes(std::vector<Desk>& desks, Parallel& parallel) {
+void RowRun::share_classes(List<Desk>& desks, Parallel& parallel) {
   struct Context {
     RowRun* self;
-    std::vector<Desk>* desks;
+    List<Desk>* desks;
     size_t stage;
     Block row;
     std::atomic<size_t> seats{0};

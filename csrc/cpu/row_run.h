@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <new>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ class RowRun {
   };
   using Memory = std::unique_ptr<char, Free>;
   static Memory allocate(size_t bytes);
+  template <class T>
+  using List = std::pmr::vector<T>;
 
   // A pointer of a stage's frame that moves from row to row.
   struct Moving {
@@ -44,9 +47,9 @@ class RowRun {
   struct StageFrame {
     const RowGroup::StageCode* stage;
     char* frame;
-    std::vector<Moving> moving;
-    std::vector<std::pair<uint16_t, char*>> passing;  // pointers and buffers
-    std::vector<RowStep> steps;                       // of `moving`, from row to row
+    List<Moving> moving;
+    List<std::pair<uint16_t, char*>> passing;  // pointers and buffers
+    List<RowStep> steps;                       // of `moving`, from row to row
     char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
     char** pointers() { return reinterpret_cast<char**>(frame); }
   };
@@ -57,10 +60,11 @@ class RowRun {
   };
   // What one thread works with.
   struct Desk {
+    explicit Desk(std::pmr::memory_resource* lists) : stages(lists), repeated(lists) {}
     Memory memory;
-    std::vector<StageFrame> stages;
+    List<StageFrame> stages;
     char *row_buffers, *spread_buffers, *element_buffers, *passing_buffers, *partials, *columns;
-    std::vector<Repeated> repeated;
+    List<Repeated> repeated;
     char* running;     // values of scans
     char* spare;       // accumulators of chunks that are joined with a neighbour
     int64_t unit = 0;  // of the item: the chunks whose accumulators folds over rows go to
@@ -87,10 +91,11 @@ class RowRun {
            (its.spread & kColumns) != 0;
   }
   bool stays_in_plane() const;
+  int64_t block_bytes() const;
   void plan(int threads);
   size_t desk_bytes() const;
   size_t repeated_bytes(size_t operand) const;
-  void set_up(Desk& desk, char* memory) const;
+  void set_up(Desk& desk, char* memory);
   int64_t padded(int64_t count) const {
     return (count + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes;
   }
@@ -101,7 +106,7 @@ class RowRun {
   int64_t items() const { return (group_.scans_down ? binding_.planes : units_) * strips_; }
   void item(Desk& desk, int64_t number);
   void rows_of_item(Desk& desk, int64_t unit, int64_t strip);
-  void share_classes(std::vector<Desk>& desks, Parallel& parallel);
+  void share_classes(List<Desk>& desks, Parallel& parallel);
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
   void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
@@ -109,13 +114,13 @@ class RowRun {
   void pick_tile(StageFrame& frame, const char* at, const char* buffer, Span columns,
                  char* to) const;
   void pick_tiles(const Desk& desk, StageFrame& frame, const Block& block) const;
-  Extent extent_of(const StageFrame& frame) const {
-    Extent extent{0, columns_ * size_};
+  Extent extent_of(const StageFrame& frame, Span columns) const {
+    Extent extent{columns.begin * size_, columns.end * size_};
     extent.steps = frame.steps.data();
     extent.step_count = static_cast<int>(frame.steps.size());
     return extent;
   }
-  void each_row(StageFrame& frame, const Block& block) const;
+  void each_row(StageFrame& frame, const Block& block, Span columns) const;
   void whole_rows(Desk& desk, StageFrame& frame, const Block& block);
   void long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns);
   void place(StageFrame& frame, int64_t first) const;
@@ -167,6 +172,9 @@ class RowRun {
   char* partial_of(int64_t unit, uint16_t fold) const;
   int64_t number_of(uint16_t fold) const;  // among the folds over rows
 
+  // Small groups would take as long to allocate their lists as to run.
+  std::byte first_lists_[4096];
+  std::pmr::monotonic_buffer_resource lists_{first_lists_, sizeof first_lists_};
   const RowGroup& group_;
   const Binding& binding_;
   const TypeKernels& kernels_;
@@ -187,10 +195,10 @@ class RowRun {
   bool by_plane_ = false;                    // units do not go beyond a plane
   bool shares_classes_ = false;
   int threads_ = 1;
-  std::vector<int64_t> plane_, row_;  // bytes, of each operand
-  std::vector<const char*> ends_;     // of each operand's memory
-  std::vector<uint16_t> over_rows_;   // folds
-  Memory unit_partials_;              // [fold][plane][unit of it][columns]
+  List<int64_t> plane_{&lists_}, row_{&lists_};  // bytes, of each operand
+  List<const char*> ends_{&lists_};              // of each operand's memory
+  List<uint16_t> over_rows_{&lists_};            // folds
+  Memory unit_partials_;                         // [fold][plane][unit of it][columns]
   std::atomic<int64_t> next_{0};
   FloatMode mode_ = 0;
 };
