@@ -164,15 +164,15 @@ Two composed_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
     const bool is_normal = d >= input.dim() - static_cast<int64_t>(shape.size());
     (is_normal ? normal_dims : other_dims).push_back(d);
   }
-  const Tensor normal = input.to(scale.scalar_type()) * scale;
+  const Tensor g = grad.to(scale.scalar_type()), normal = input.to(scale.scalar_type()) * scale;
   Tensor dx, dweight;
   if (wanted[0]) {
-    const Tensor weighted = (is_given(weight) ? grad * *weight : grad).to(scale.scalar_type());
+    const Tensor weighted = is_given(weight) ? g * *weight : g;
     const Tensor mean = (weighted * normal).mean(normal_dims, true);
     dx = (weighted * scale).sub_(normal * (mean * scale)).to(input.scalar_type());
   }
   if (wanted[1]) {
-    const Tensor product = grad.to(scale.scalar_type()) * normal;
+    const Tensor product = g * normal;
     dweight = (other_dims.empty() ? product : product.sum(other_dims)).to(weight->scalar_type());
   }
   return {std::move(dx), std::move(dweight)};

@@ -12,9 +12,10 @@
 namespace hologram::cpu {
 namespace {
 
-// Bytes of a block's elements, in the compute type: of rows end to end, of rows that several stages
-// read, and of others.
-constexpr int64_t kShortBlockBytes = 8'192, kBlockBytes = 16'384, kPassBytes = 262'144;
+// Bytes of a block's elements, in the compute type: of rows end to end, of those of which values
+// are kept, and of others, several of whose operands should fit in a second-level cache.
+constexpr int64_t kShortBlockBytes = 8'192, kKeepingBlockBytes = 65'536, kBlockBytes = 131'072;
+constexpr int64_t kLeastBlockBytes = 16'384;
 constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
 constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
 constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
@@ -172,12 +173,12 @@ bool RowRun::stays_in_plane() const {
   return false;
 }
 
-// Of the elements that go through the stages together.
+// Of the elements that go through the stages together. There should be some for every thread.
 int64_t RowRun::block_bytes() const {
   if (is_short_) return kShortBlockBytes;
-  if (way_->element_buffers != 0 || way_->passing_buffers != 0) return kBlockBytes;
-  // Nothing has to stay in the cache; every thread should get some.
-  return std::clamp(rows_ * columns_ * size_ / (4 * threads_), kBlockBytes, kPassBytes);
+  const bool keeps = way_->element_buffers != 0 || way_->passing_buffers != 0;
+  return std::clamp(rows_ * columns_ * size_ / (4 * threads_), kLeastBlockBytes,
+                    keeps ? kKeepingBlockBytes : kBlockBytes);
 }
 
 // Who does what.
@@ -194,9 +195,7 @@ void RowRun::plan(int threads) {
   strips_ = whole_rows ? 1 : (columns_ + strip_ - 1) / strip_;
   const int64_t strip = whole_rows ? columns_ : std::min(columns_, strip_);
   const int64_t bytes = block_bytes();
-  const bool keeps = way_->row_buffers + way_->element_buffers + way_->passing_buffers != 0;
-  const int64_t most =
-      is_short_ || !keeps ? (by_plane_ ? plane_rows_ : rows_) : int64_t{kernels_.lanes};
+  const int64_t most = by_plane_ ? plane_rows_ : rows_;
   block_ = std::clamp<int64_t>(bytes / size_ / strip, 1, most);
   if (is_short_ && block_ < most) {
     // Without a tail, if that is possible.
