@@ -37,7 +37,7 @@ struct Loops {
     HOLOGRAM_INLINE Chain(const MicroOp*, char* const*, long) {}
     HOLOGRAM_INLINE void at(long, V (&)[4]) const {}
     HOLOGRAM_INLINE void one(long, V&) const {}
-    HOLOGRAM_INLINE void advance(const long (*)[2]) {}
+    HOLOGRAM_INLINE void advance(const CodeStep*) {}
   };
   template <class First, class... Rest>
   struct Chain<First, Rest...> {
@@ -57,36 +57,21 @@ struct Loops {
       a = first.at(k, a);
       rest.one(k, a);
     }
-    HOLOGRAM_INLINE void advance(const long (*bytes)[2]) {
-      first.advance((*bytes)[0], (*bytes)[1]);
-      rest.advance(bytes + 1);
+    HOLOGRAM_INLINE void advance(const CodeStep* steps) {
+      first.advance(steps->x, steps->y);
+      rest.advance(steps + 1);
     }
     First first;
     Chain<Rest...> rest;
   };
 
-  // From row to row with the addresses in registers, which code that takes them from the frame
-  // each time has not: what is stored might be there.
-  template <int count>
-  struct Rows {
-    HOLOGRAM_INLINE Rows(const MicroOp* code, const Extent& extent) {
-      if (extent.rows == 1) return;
-      for (int i = 0; i < extent.step_count; ++i) {
-        const RowStep& step = extent.steps[i];
-        for (int at = 0; at < count; ++at) {
-          if (code[at].x.pointer == step.pointer) bytes[at][0] = step.bytes;
-          if (code[at].y.pointer == step.pointer) bytes[at][1] = step.bytes;
-        }
-      }
+  // The pointers at the last row. Loops go from row to row with addresses in registers: what they
+  // store might be in the frame.
+  HOLOGRAM_INLINE static void finish(char** bases, const Extent& extent) {
+    for (int i = 0; i < extent.step_count; ++i) {
+      bases[extent.steps[i].pointer] += (extent.rows - 1) * extent.steps[i].bytes;
     }
-    // The pointers at the last row.
-    HOLOGRAM_INLINE static void finish(char** bases, const Extent& extent) {
-      for (int i = 0; i < extent.step_count; ++i) {
-        bases[extent.steps[i].pointer] += (extent.rows - 1) * extent.steps[i].bytes;
-      }
-    }
-    long bytes[count][2] = {};
-  };
+  }
 
   // Vectors that a loop works on at a time. A row has at least as many.
   static constexpr long kStep = kLoopVectors;
@@ -100,7 +85,6 @@ struct Loops {
   static void loop(const MicroOp* code, char** bases, const Extent& extent) {
     const long count = (extent.end - extent.begin) / W / kStep * kStep;
     const bool has_tail = count * W != extent.end - extent.begin;
-    const Rows<sizeof...(Steps)> rows(code, extent);
     Chain<Steps...> chain(code, bases, extent.begin);
     Chain<Steps...> last(code, bases, extent.end - kStep * W);
     for (long row = 0;;) {
@@ -113,10 +97,10 @@ struct Loops {
         last.at(0, a);
       }
       if (++row == extent.rows) break;
-      chain.advance(rows.bytes);
-      if (has_tail) last.advance(rows.bytes);
+      chain.advance(extent.code_steps);
+      if (has_tail) last.advance(extent.code_steps);
     }
-    rows.finish(bases, extent);
+    finish(bases, extent);
   }
   // A splat, stored: what the first vector has become is the pattern of the rest.
   template <DType dtype>
@@ -173,7 +157,6 @@ struct Loops {
     constexpr long count = kFoldBytes / W;
     const long registers = (extent.end - extent.begin) / W;
     T* out = static_cast<T*>(to);
-    const Rows<sizeof...(Steps)> rows(code, extent);
     Chain<Steps...> chain(code, bases, extent.begin);
     for (long row = 0;;) {
       V all[count];
@@ -201,16 +184,15 @@ struct Loops {
       }
       *out++ = Ops::template fold_registers<Row>(all);
       if (++row == extent.rows) break;
-      chain.advance(rows.bytes);
+      chain.advance(extent.code_steps);
     }
-    rows.finish(bases, extent);
+    finish(bases, extent);
   }
   template <class Row, class... Steps>
   static void fold_rows(const MicroOp* code, char** bases, const Extent& extent, void* to,
                         bool continues) {
     const long registers = (extent.end - extent.begin) / W;
     char* const sums = static_cast<char*>(to);
-    const Rows<sizeof...(Steps)> rows(code, extent);
     Chain<Steps...> chain(code, bases, extent.begin);
     for (long row = 0;;) {
       const auto add = [&](long k, V x) HOLOGRAM_INLINED {
@@ -235,9 +217,9 @@ struct Loops {
       }
       continues = true;
       if (++row == extent.rows) break;
-      chain.advance(rows.bytes);
+      chain.advance(extent.code_steps);
     }
-    rows.finish(bases, extent);
+    finish(bases, extent);
   }
   template <bool over_rows, class Row, class... Steps>
   static void add_fold_loop(TypeKernels& kernels) {

@@ -16,10 +16,10 @@ namespace {
 // are kept, and of others, several of whose operands should fit in a second-level cache.
 constexpr int64_t kShortBlockBytes = 8'192, kKeepingBlockBytes = 65'536, kBlockBytes = 131'072;
 constexpr int64_t kLeastBlockBytes = 16'384;
-constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
-constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
-constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
-constexpr int64_t kScannedDown = 16;     // for which running values are worth a load
+constexpr int64_t kKeptBytes = 524'288;    // of element buffers that are worth it
+constexpr int64_t kUnitChunks = 4;         // of rows whose fold is shared out; see end_chunk()
+constexpr int64_t kScannedRows = 4;        // that a scan's kernel takes at a time
+constexpr int64_t kScannedDown = 16;       // for which running values are worth a load
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
 constexpr size_t kAlignment = 64;
 constexpr size_t kStackDesk = 65'536;
@@ -283,11 +283,10 @@ void RowRun::set_up(Desk& desk, char* memory) {
   desk.stages.reserve(frames.size());
   for (size_t s = 0; s < frames.size(); ++s) {
     const auto& stage = way_->stages[s];
-    StageFrame& made = desk.stages.emplace_back(StageFrame{&stage, frames[s], List<Moving>(&lists_),
-                                                           decltype(StageFrame::passing)(&lists_),
-                                                           List<RowStep>(&lists_)});
+    StageFrame& made = desk.stages.emplace_back(
+        StageFrame{&stage, frames[s], List<Moving>(&lists_), decltype(StageFrame::passing)(&lists_),
+                   List<RowStep>(&lists_), List<CodeStep>(&lists_)});
     made.moving.reserve(own + stage.more.size());
-    made.steps.reserve(own + stage.more.size());
     operands.reserve(own + stage.more.size());
     operands.assign(binding_.operands, binding_.operands + own);
     if (!stage.over_rows) {
@@ -326,7 +325,23 @@ void RowRun::set_up(Desk& desk, char* memory) {
       made.moving.push_back(
           {i, static_cast<char*>(binding_.operands[i]), plane_[i], row_[i], false});
     }
-    for (const Moving& m : made.moving) made.steps.push_back({m.pointer, m.row});
+    if (!is_short_) set_steps(made);
+  }
+}
+
+// How pointers move from row to row, and the memory that each micro-operation refers to with them.
+void RowRun::set_steps(StageFrame& frame) {
+  const CompiledGroup& code = *frame.stage->code;
+  List<long> of_pointers(code.pointer_count(), 0, &lists_);
+  frame.steps.reserve(frame.moving.size());
+  for (const Moving& m : frame.moving) {
+    frame.steps.push_back({m.pointer, m.row});
+    of_pointers[m.pointer] = m.row;
+  }
+  frame.code_steps.reserve(code.code_.size());
+  for (const MicroOp& op : code.code_) {
+    frame.code_steps.push_back({of_pointers[static_cast<size_t>(op.x.pointer)],
+                                of_pointers[static_cast<size_t>(op.y.pointer)]});
   }
 }
 
@@ -482,7 +497,7 @@ void RowRun::number_rows(const Desk& desk, int64_t first, int64_t count) const {
 // Pointers at the first row of a block.
 void RowRun::place(StageFrame& frame, int64_t first) const {
   char** const pointers = frame.pointers();
-  const int64_t plane = first / plane_rows_, row = first % plane_rows_;
+  const int64_t plane = plane_of(first), row = first - plane * plane_rows_;
   for (const Moving& m : frame.moving) {
     pointers[m.pointer] = m.of_block ? m.base : m.base + plane * m.plane + row * m.row;
   }
@@ -644,6 +659,7 @@ void RowRun::each_chunk(const Desk& desk, uint16_t fold, const Block& block, Spa
 // The folds of a block's rows, each of which is within a class, or end to end with the others.
 void RowRun::fold_block(Desk& desk, const StageFrame& frame, const Block& block,
                         bool operands) const {
+  if (frame.stage->folds.empty()) return;
   each_fold(frame, operands, [&](uint16_t number, const Fold& its) {
     DType dtype = kernels_.own;
     const char* from = nullptr;
@@ -704,7 +720,7 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
   }
   char* const to = row_buffer(desk, way_->folds[number].result);
   for (int64_t at = 0; at < block.count;) {
-    const int64_t rows = std::min(block.count - at, plane_rows_ - (block.first + at) % plane_rows_);
+    const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
     run(at, rows, to + at * size_, false);
     at += rows;
   }
@@ -769,7 +785,7 @@ void RowRun::each_row(StageFrame& frame, const Block& block, Span columns) const
       ++row;
     } else {
       Extent rows = extent_of(frame, columns);
-      rows.rows = std::min(end - row, plane_rows_ - row % plane_rows_);
+      rows.rows = std::min(end - row, left_of_plane(row));
       code.run_(code.code_.data(), frame.pointers(), rows);
       row += rows.rows;
     }

@@ -50,6 +50,7 @@ class RowRun {
     List<Moving> moving;
     List<std::pair<uint16_t, char*>> passing;  // pointers and buffers
     List<RowStep> steps;                       // of `moving`, from row to row
+    List<CodeStep> code_steps;                 // the same, of the code
     char* const* pointers() const { return reinterpret_cast<char* const*>(frame); }
     char** pointers() { return reinterpret_cast<char**>(frame); }
   };
@@ -96,6 +97,7 @@ class RowRun {
   size_t desk_bytes() const;
   size_t repeated_bytes(size_t operand) const;
   void set_up(Desk& desk, char* memory);
+  void set_steps(StageFrame& frame);
   int64_t padded(int64_t count) const {
     return (count + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes;
   }
@@ -118,11 +120,15 @@ class RowRun {
     Extent extent{columns.begin * size_, columns.end * size_};
     extent.steps = frame.steps.data();
     extent.step_count = static_cast<int>(frame.steps.size());
+    extent.code_steps = frame.code_steps.data();
     return extent;
   }
   void each_row(StageFrame& frame, const Block& block, Span columns) const;
   void whole_rows(Desk& desk, StageFrame& frame, const Block& block);
   void long_rows(Desk& desk, StageFrame& frame, const Block& block, Span columns);
+  // Divisions would show in small blocks.
+  int64_t plane_of(int64_t row) const { return binding_.planes == 1 ? 0 : row / plane_rows_; }
+  int64_t left_of_plane(int64_t row) const { return (plane_of(row) + 1) * plane_rows_ - row; }
   void place(StageFrame& frame, int64_t first) const;
   void point(StageFrame& frame, int64_t row, int64_t first) const;
   void repeat(Desk& desk, int64_t plane) const;

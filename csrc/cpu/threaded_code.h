@@ -43,6 +43,11 @@ struct RowStep {
   long bytes;
 };
 
+// The same of the memory that a micro-operation's references are to.
+struct CodeStep {
+  long x, y;
+};
+
 // What code runs over: of each of some rows the elements from byte `begin` of the compute type's to
 // `end`, at least a tile, or what a loop works on at a time. Where it does not end with a tile, the
 // last one begins where it has to: elements are computed twice, so nothing may be stored to what is
@@ -52,6 +57,7 @@ struct Extent {
   long rows = 1;
   const RowStep* steps = nullptr;
   int step_count = 0;
+  const CodeStep* code_steps = nullptr;  // of each micro-operation, where there are some rows
   const Prefetch* prefetches = nullptr;
   int prefetch_count = 0;
 };
