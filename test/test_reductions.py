@@ -179,6 +179,21 @@ class TestReductions(HologramTestCase):
                 expected = function(x, 1)
                 self.assertEqual(function(x.to(DEVICE), 1).cpu(), expected, equal_nan=True)
 
+    @parametrize("dtype", FLOATS)
+    def test_extremes_of_special_values(self, dtype):
+        """Kernels look for NaN once for several rows, in sums."""
+        torch.manual_seed(0)
+        special = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -0.0])
+        for columns in (1, 2, 15, 17, 31, 33, 64, 65, 100, 129, 768, 1000, 3071, 3073, 7000):
+            x = torch.randn(70, columns).to(dtype)
+            for row in range(0, 70, 3):
+                x[row, torch.randint(columns, (2,))] = special[torch.randint(5, (2,))].to(dtype)
+            for name in ("amax", "amin"):
+                with self.subTest(columns=columns, name=name):
+                    for values in (x, x.nan_to_num()):
+                        wanted = getattr(values, name)(1)
+                        self.assertEqual(getattr(values.to(DEVICE), name)(1).cpu(), wanted)
+
     def test_integers_wrap(self):
         x = torch.full((3, 5), 2**62)
         self.assertEqual(x.to(DEVICE).sum(1).cpu(), x.sum(1))

@@ -172,12 +172,21 @@ struct Loops {
 #pragma GCC unroll 4
           for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]), join<Row>(sums[4 + i], b[i]);
         }
-#pragma GCC unroll 8
-        for (long i = 0; i < 8; ++i) {
-          if (k + i >= registers) break;
+        const auto one = [&](long i) HOLOGRAM_INLINED {
+          if (k + i >= registers) return false;
           V a{};
           chain.one(k + i, a);
           join<Row>(sums[i], a);
+          return true;
+        };
+        if (k + 4 <= registers) {
+          V a[4] = {};
+          chain.at(k, a);
+#pragma GCC unroll 4
+          for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]);
+          (void)(one(4) && one(5) && one(6) && one(7));
+        } else {
+          (void)(one(0) && one(1) && one(2));
         }
 #pragma GCC unroll 8
         for (long i = 0; i < 8; ++i) all[first + i] = sums[i];
@@ -188,11 +197,45 @@ struct Loops {
     }
     finish(bases, extent);
   }
+  // Of so few columns that the sums stay in registers.
+  template <long registers, class Row, class... Steps>
+  static void fold_narrow_rows(const MicroOp* code, char** bases, const Extent& extent, char* to,
+                               bool continues) {
+    Chain<Steps...> chain(code, bases, extent.begin);
+    V sums[registers];
+    for (long k = 0; k < registers && continues; ++k) sums[k] = load_lanes<T, W>(to + k * W).v;
+    for (long row = 0;;) {
+#pragma GCC unroll 2
+      for (long k = 0; k < registers; k += kStep) {
+        V a[kStep] = {};
+        chain.at(k, a);
+#pragma GCC unroll 4
+        for (long i = 0; i < kStep; ++i) {
+          if (continues) {
+            join<Row>(sums[k + i], a[i]);
+          } else {
+            sums[k + i] = a[i];
+          }
+        }
+      }
+      continues = true;
+      if (++row == extent.rows) break;
+      chain.advance(extent.code_steps);
+    }
+    for (long k = 0; k < registers; ++k) store_lanes<T, W>(to + k * W, Vec(sums[k]));
+    finish(bases, extent);
+  }
   template <class Row, class... Steps>
   static void fold_rows(const MicroOp* code, char** bases, const Extent& extent, void* to,
                         bool continues) {
     const long registers = (extent.end - extent.begin) / W;
     char* const sums = static_cast<char*>(to);
+    if (registers == kStep) {
+      return fold_narrow_rows<kStep, Row, Steps...>(code, bases, extent, sums, continues);
+    }
+    if (registers == 2 * kStep) {
+      return fold_narrow_rows<2 * kStep, Row, Steps...>(code, bases, extent, sums, continues);
+    }
     Chain<Steps...> chain(code, bases, extent.begin);
     for (long row = 0;;) {
       const auto add = [&](long k, V x) HOLOGRAM_INLINED {

@@ -345,84 +345,139 @@ struct MicroOps {
       return k < whole ? L::load(p, k).v : k == whole ? last.v : Vec(identity_of<Row>()).v;
     }
   };
+  // Whether a fold of numbers that are not NaN is one instruction, and one of NaN several.
+  template <class Row>
+  static constexpr bool kIsExtreme = std::is_floating_point_v<T> &&
+                                     (Row::kOp == Op::maximum || Row::kOp == Op::minimum);
+  // How registers of rows are joined.
+  template <class Row>
+  struct Exactly {
+    using Of = Row;
+    HOLOGRAM_INLINE void look(Vec, long) {}
+  };
+  // As if nothing were NaN. Whether something is shows in sums; those of infinities of both signs
+  // are NaN too, and do no harm.
+  template <class Row>
+  struct LookingForNan {
+    struct Of {
+      static constexpr OpInfo kInfo = Row::kInfo;
+      template <class X>
+      HOLOGRAM_INLINE static X apply(X x, X y, X) {
+        return Row::kOp == Op::maximum ? select(x > y, x, y) : select(x < y, x, y);
+      }
+    };
+    HOLOGRAM_INLINE void look(Vec x, long k) { sums[k % 4] += x.v; }
+    HOLOGRAM_INLINE bool found_nan() const {
+      const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+      T lanes[Vec::kLanes];
+      __builtin_memcpy(lanes, &all, sizeof lanes);
+      bool numbers = true;
+      for (const T lane : lanes) numbers &= lane == lane;
+      return !numbers;
+    }
+    V sums[4] = {};
+  };
   // Of at most `registers`, a power of two.
-  template <int registers, class Row, DType dtype>
-  HOLOGRAM_INLINE static T fold_short(const RowOf<Row, dtype>& row) {
+  template <int registers, class Row, DType dtype, class How>
+  HOLOGRAM_INLINE static T fold_short(const RowOf<Row, dtype>& row, How& how) {
     V a[registers];
 #pragma GCC unroll 8
     for (int k = 0; k < registers; ++k) {
       // More than half of them are there.
       a[k] = k < registers / 2 ? Lanes<T, dtype, W>::load(row.p, k).v : row.at(k);
+      how.look(Vec(a[k]), k);
     }
-    return fold_registers<Row>(a);
+    return fold_registers<typename How::Of>(a);
   }
   // The last registers of a row from t on, so many whole ones and what is left.
-  template <int whole, class Row, DType dtype>
-  HOLOGRAM_INLINE static void finish(const RowOf<Row, dtype>& row, long t, V (&a)[8]) {
-    const auto join = [&](V& sum, Vec x)
-                          HOLOGRAM_INLINED { sum = Row::template apply<Vec>(Vec(sum), x, x).v; };
+  template <int whole, class Row, DType dtype, class How>
+  HOLOGRAM_INLINE static void finish(const RowOf<Row, dtype>& row, long t, V (&a)[8], How& how) {
+    const auto join = [&](long k, Vec x) HOLOGRAM_INLINED {
+      a[k] = How::Of::template apply<Vec>(Vec(a[k]), x, x).v;
+      how.look(x, k);
+    };
 #pragma GCC unroll 8
-    for (long k = 0; k < whole; ++k) join(a[k], Lanes<T, dtype, W>::load(row.p, t + k));
-    if (row.left != 0) join(a[whole], row.last);
+    for (long k = 0; k < whole; ++k) join(k, Lanes<T, dtype, W>::load(row.p, t + k));
+    if (row.left != 0) join(whole, row.last);
   }
-  template <class Row, DType dtype>
-  HOLOGRAM_INLINE static T fold_long(const RowOf<Row, dtype>& row) {
+  template <class Row, DType dtype, class How>
+  HOLOGRAM_INLINE static T fold_long(const RowOf<Row, dtype>& row, How& how) {
     constexpr int count = kFoldBytes / W;
     using L = Lanes<T, dtype, W>;
     V all[count];
     for (long first = 0; first < count; first += 8) {
       V a[8];
 #pragma GCC unroll 8
-      for (long k = 0; k < 8; ++k) a[k] = row.at(first + k);
+      for (long k = 0; k < 8; ++k) {
+        a[k] = row.at(first + k);
+        how.look(Vec(a[k]), k);
+      }
       long t = first + count;
       for (; t + 8 <= row.whole; t += count) {
 #pragma GCC unroll 8
         for (long k = 0; k < 8; ++k) {
           const Vec x = L::load(row.p, t + k);
-          a[k] = Row::template apply<Vec>(Vec(a[k]), x, x).v;
+          a[k] = How::Of::template apply<Vec>(Vec(a[k]), x, x).v;
+          how.look(x, k);
         }
       }
       switch (row.whole - t) {
-        case 0: finish<0, Row, dtype>(row, t, a); break;
-        case 1: finish<1, Row, dtype>(row, t, a); break;
-        case 2: finish<2, Row, dtype>(row, t, a); break;
-        case 3: finish<3, Row, dtype>(row, t, a); break;
-        case 4: finish<4, Row, dtype>(row, t, a); break;
-        case 5: finish<5, Row, dtype>(row, t, a); break;
-        case 6: finish<6, Row, dtype>(row, t, a); break;
-        case 7: finish<7, Row, dtype>(row, t, a); break;
+        case 0: finish<0>(row, t, a, how); break;
+        case 1: finish<1>(row, t, a, how); break;
+        case 2: finish<2>(row, t, a, how); break;
+        case 3: finish<3>(row, t, a, how); break;
+        case 4: finish<4>(row, t, a, how); break;
+        case 5: finish<5>(row, t, a, how); break;
+        case 6: finish<6>(row, t, a, how); break;
+        case 7: finish<7>(row, t, a, how); break;
         default: break;  // it ended before
       }
 #pragma GCC unroll 8
       for (long k = 0; k < 8; ++k) all[first + k] = a[k];
     }
-    return fold_registers<Row>(all);
+    return fold_registers<typename How::Of>(all);
   }
   template <class Row, DType dtype>
   static void fold_rows(void* to, const void* from, long rows, long columns, long stride,
                         const void* end) {
     T* const out = static_cast<T*>(to);
-    const char* p = static_cast<const char*>(from);
+    const char* const p = static_cast<const char*>(from);
     const char* const stop = static_cast<const char*>(end);
     typename Vec::Mask mask;
     for (int i = 0; i < Vec::kLanes; ++i) mask.v[i] = i < columns % Vec::kLanes ? -1 : 0;
     const long registers = (columns + Vec::kLanes - 1) / Vec::kLanes;
+    using R = RowOf<Row, dtype>;
     const auto each = [&](auto fold) {
-      for (long r = 0; r < rows; ++r, p += stride) {
-        out[r] = fold(RowOf<Row, dtype>(p, columns, mask, stop));
+      const auto range = [&](long first, long last, auto& how) HOLOGRAM_INLINED {
+        for (long r = first; r < last; ++r) {
+          out[r] = fold(R(p + r * stride, columns, mask, stop), how);
+        }
+      };
+      if constexpr (kIsExtreme<Row>) {
+        constexpr long some = 16;
+        for (long r = 0; r < rows; r += some) {
+          const long last = std::min(r + some, rows);
+          LookingForNan<Row> looking;
+          range(r, last, looking);
+          if (!looking.found_nan()) continue;
+          Exactly<Row> exactly;
+          range(r, last, exactly);
+        }
+      } else {
+        Exactly<Row> exactly;
+        range(0, rows, exactly);
       }
     };
-    using R = RowOf<Row, dtype>;
     if (registers == 1) {
-      each([](const R& row) { return fold_short<1>(row); });
+      each([](const R& row, auto& how) { return fold_short<1>(row, how); });
     } else if (registers == 2) {
-      each([](const R& row) { return fold_short<2>(row); });
+      each([](const R& row, auto& how) { return fold_short<2>(row, how); });
     } else if (registers <= 4) {
-      each([](const R& row) { return fold_short<4>(row); });
+      each([](const R& row, auto& how) { return fold_short<4>(row, how); });
     } else if (registers <= 8) {
-      each([](const R& row) { return fold_short<8>(row); });
+      each([](const R& row, auto& how) { return fold_short<8>(row, how); });
     } else {
-      each([](const R& row) { return fold_long(row); });
+      each([](const R& row, auto& how) { return fold_long(row, how); });
     }
   }
   // Some registers of columns.

@@ -119,6 +119,12 @@ void RowGroup::add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way
   made.more = std::move(stage.more);
   made.folds = std::move(stage.folds);
   made.scans = std::move(stage.scans);
+  made.folds_rows =
+      made.is_empty && made.scans.empty() && std::ranges::all_of(made.folds, [&](uint16_t number) {
+        const Fold& fold = way.folds[number];
+        return fold.from.role == Role::operand && !fold.over_rows && !fold.at &&
+               group.operands[fold.from.index].spread == kEach;
+      });
   std::vector<bool> is_spread(way.row_buffers);
   for (const StageCode& before : way.stages) {
     for (const auto& [pointer, buffer] : before.spreads) is_spread[buffer] = true;

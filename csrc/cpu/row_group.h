@@ -29,6 +29,7 @@ struct RowGroup {
     std::vector<uint16_t> folds;
     std::vector<Scan> scans;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
+    bool folds_rows = false;         // and nothing else: each a row of an operand
     const FoldLoop* loop = nullptr;  // that computes and folds; there is one fold
     bool picks = false;  // one element of each row, and nothing else: only it has to be computed
 

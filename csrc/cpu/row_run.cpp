@@ -16,10 +16,10 @@ namespace {
 // are kept, and of others, several of whose operands should fit in a second-level cache.
 constexpr int64_t kShortBlockBytes = 8'192, kKeepingBlockBytes = 65'536, kBlockBytes = 131'072;
 constexpr int64_t kLeastBlockBytes = 16'384;
-constexpr int64_t kKeptBytes = 524'288;    // of element buffers that are worth it
-constexpr int64_t kUnitChunks = 4;         // of rows whose fold is shared out; see end_chunk()
-constexpr int64_t kScannedRows = 4;        // that a scan's kernel takes at a time
-constexpr int64_t kScannedDown = 16;       // for which running values are worth a load
+constexpr int64_t kKeptBytes = 524'288;  // of element buffers that are worth it
+constexpr int64_t kUnitChunks = 4;       // of rows whose fold is shared out; see end_chunk()
+constexpr int64_t kScannedRows = 4;      // that a scan's kernel takes at a time
+constexpr int64_t kScannedDown = 16;     // for which running values are worth a load
 constexpr int64_t kUnitRows = kUnitChunks * kFoldRows;
 constexpr size_t kAlignment = 64;
 constexpr size_t kStackDesk = 65'536;
@@ -229,7 +229,7 @@ size_t RowRun::desk_bytes() const {
   bytes += aligned(static_cast<size_t>(way_->row_buffers * padded(block_) * size_));
   if (is_short_) bytes += way_->row_buffers * element_bytes_;
   bytes += way_->element_buffers * element_bytes_ + way_->passing_buffers * passing_bytes_;
-  bytes += aligned(way_->folds.size() * static_cast<size_t>(classes_ * size_));
+  bytes += aligned(partial_bytes());
   bytes += aligned(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   bytes += columns_bytes() + running_bytes();
   for (size_t i = 0; i < group_.group.operands.size(); ++i) {
@@ -259,7 +259,7 @@ void RowRun::set_up(Desk& desk, char* memory) {
   desk.spread_buffers = take(is_short_ ? way_->row_buffers * element_bytes_ : 0);
   char* const elements = take(way_->element_buffers * element_bytes_);
   desk.passing_buffers = take(way_->passing_buffers * passing_bytes_);
-  char* const partials = take(way_->folds.size() * static_cast<size_t>(classes_ * size_));
+  char* const partials = take(partial_bytes());
   char* const spare = take(2 * over_rows_.size() * static_cast<size_t>(padded(columns_) * size_));
   desk.running = take(running_bytes());
   if (desk.row_buffers == nullptr) {
@@ -801,6 +801,7 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
   if (frame.stage->folds.empty() && frame.stage->scans.empty()) {
     return each_row(frame, block, columns);
   }
+  if (frame.stage->folds_rows) return fold_classes(desk, frame, block);
   fold_operands_down(desk, frame, block, columns);
   for (int64_t row = block.first;;) {
     const int64_t in_block = row - block.first;
@@ -817,6 +818,27 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
   if (frame.stage->scans.empty()) return;
   place(frame, block.first);
   scan(desk, frame, block, columns, true);
+}
+
+// The rows of a block of operands, of which everything else is done: a class of all of them at a
+// time.
+void RowRun::fold_classes(const Desk& desk, const StageFrame& frame, const Block& block) const {
+  each_fold(frame, true, [&](uint16_t fold, const Fold& its) {
+    const uint16_t operand = its.from.index;
+    const DType dtype = group_.group.operands[operand].dtype;
+    const auto size = static_cast<int64_t>(dtype_size(dtype));
+    const char* const from = frame.pointers()[operand];
+    const char* const end =
+        readable(operand, from + (block.count - 1) * row_[operand] + columns_ * size);
+    const auto kernel = kernels_of(its).rows[static_cast<size_t>(dtype)];
+    char* const parts = desk.partials + fold * classes_ * block_ * size_;
+    for (int64_t c = 0; c < classes_; ++c) {
+      kernel(parts + c * block.count * size_, from + c * class_ * size, block.count,
+             std::min(class_, columns_ - c * class_), row_[operand], end);
+    }
+    join_neighbours(fold, parts, classes_, block.count, block.count * size_);
+    std::memcpy(row_buffer(desk, its.result), parts, static_cast<size_t>(block.count * size_));
+  });
 }
 
 void RowRun::fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,

@@ -96,6 +96,10 @@ class RowRun {
   void plan(int threads);
   size_t desk_bytes() const;
   size_t repeated_bytes(size_t operand) const;
+  // Of the classes of rows, for each fold.
+  size_t partial_bytes() const {
+    return way_->folds.size() * static_cast<size_t>(classes_ * block_ * size_);
+  }
   void set_up(Desk& desk, char* memory);
   void set_steps(StageFrame& frame);
   int64_t padded(int64_t count) const {
@@ -142,6 +146,7 @@ class RowRun {
   void part(Desk& desk, StageFrame& frame, const Block& row, Span columns);
   void fold_operand_rows(const Desk& desk, const StageFrame& frame, int64_t in_block,
                          Span columns) const;
+  void fold_classes(const Desk& desk, const StageFrame& frame, const Block& block) const;
   void fold_operands_down(Desk& desk, const StageFrame& frame, const Block& block,
                           Span columns) const;
   void finish_row(const Desk& desk, const StageFrame& frame, int64_t in_block) const;
