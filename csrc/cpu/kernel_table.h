@@ -47,6 +47,19 @@ struct FoldLoop {
   void (*run)(const MicroOp* code, char** bases, const Extent& extent, void* to, bool continues);
 };
 
+// A fold over columns and the loop that needs it, row by row: what both read is in the nearest
+// cache for the second. `loop` may read the fold of its row where `to` has it.
+struct Placed {
+  const MicroOp* code;
+  char** bases;
+  const Extent* extent;
+};
+struct FoldThenLoop {
+  decltype(FoldLoop::run) fold;
+  RunCode loop;
+  void (*run)(const Placed& fold, void* to, const Placed& loop);
+};
+
 // What belongs to the fold of a row of the op table, where there is one (atlas/group.h). By dtype
 // in memory: the compute type's, and of f32 the half types; null: there is none.
 struct FoldKernels {
@@ -103,6 +116,9 @@ struct TypeKernels {
   static constexpr int kMostFoldLoops = 40;
   FoldLoop fold_loops[kMostFoldLoops];
   int fold_loop_count;
+  static constexpr int kMostPairs = 4;
+  FoldThenLoop pairs[kMostPairs];
+  int pair_count;
 };
 
 struct GroupKernels {

@@ -81,13 +81,15 @@ struct Loops {
     return (extent.end - extent.begin) / static_cast<long>(sizeof(T)) *
            static_cast<long>(sizeof(E));
   }
+  // The elements of a row, and of the next ones.
   template <class... Steps>
-  static void loop(const MicroOp* code, char** bases, const Extent& extent) {
-    const long count = (extent.end - extent.begin) / W / kStep * kStep;
-    const bool has_tail = count * W != extent.end - extent.begin;
-    Chain<Steps...> chain(code, bases, extent.begin);
-    Chain<Steps...> last(code, bases, extent.end - kStep * W);
-    for (long row = 0;;) {
+  struct RowLoop {
+    HOLOGRAM_INLINE RowLoop(const MicroOp* code, char* const* bases, const Extent& extent)
+        : count((extent.end - extent.begin) / W / kStep * kStep),
+          has_tail(count * W != extent.end - extent.begin),
+          chain(code, bases, extent.begin),
+          last(code, bases, extent.end - kStep * W) {}
+    HOLOGRAM_INLINE void run() const {
       for (long k = 0; k < count; k += kStep) {
         V a[kStep] = {};
         chain.at(k, a);
@@ -96,9 +98,22 @@ struct Loops {
         V a[kStep] = {};
         last.at(0, a);
       }
+    }
+    HOLOGRAM_INLINE void advance(const CodeStep* steps) {
+      chain.advance(steps);
+      if (has_tail) last.advance(steps);
+    }
+    const long count;
+    const bool has_tail;
+    Chain<Steps...> chain, last;
+  };
+  template <class... Steps>
+  static void loop(const MicroOp* code, char** bases, const Extent& extent) {
+    RowLoop<Steps...> elements(code, bases, extent);
+    for (long row = 0;;) {
+      elements.run();
       if (++row == extent.rows) break;
-      chain.advance(extent.code_steps);
-      if (has_tail) last.advance(extent.code_steps);
+      elements.advance(extent.code_steps);
     }
     finish(bases, extent);
   }
@@ -151,51 +166,82 @@ struct Loops {
   HOLOGRAM_INLINE static void join(V& sum, V x) {
     sum = Row::template apply<Vec>(Vec(sum), Vec(x), Vec(x)).v;
   }
+  // Of a row, so many registers.
+  template <class Row, class Steps>
+  HOLOGRAM_INLINE static T fold_row(const Steps& chain, long registers) {
+    constexpr long count = kFoldBytes / W;
+    V all[count];
+    for (long first = 0; first < count; first += 8) {
+      V sums[8];
+#pragma GCC unroll 8
+      for (V& sum : sums) sum = Vec(Ops::template identity_of<Row>()).v;
+      long k = first;
+      for (; k + 8 <= registers; k += count) {
+        V a[4] = {}, b[4] = {};
+        chain.at(k, a);
+        chain.at(k + 4, b);
+#pragma GCC unroll 4
+        for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]), join<Row>(sums[4 + i], b[i]);
+      }
+      const auto one = [&](long i) HOLOGRAM_INLINED {
+        if (k + i >= registers) return false;
+        V a{};
+        chain.one(k + i, a);
+        join<Row>(sums[i], a);
+        return true;
+      };
+      if (k + 4 <= registers) {
+        V a[4] = {};
+        chain.at(k, a);
+#pragma GCC unroll 4
+        for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]);
+        (void)(one(4) && one(5) && one(6) && one(7));
+      } else {
+        (void)(one(0) && one(1) && one(2));
+      }
+#pragma GCC unroll 8
+      for (long i = 0; i < 8; ++i) all[first + i] = sums[i];
+    }
+    return Ops::template fold_registers<Row>(all);
+  }
   template <class Row, class... Steps>
   static void fold_columns(const MicroOp* code, char** bases, const Extent& extent, void* to,
                            bool) {
-    constexpr long count = kFoldBytes / W;
     const long registers = (extent.end - extent.begin) / W;
     T* out = static_cast<T*>(to);
     Chain<Steps...> chain(code, bases, extent.begin);
     for (long row = 0;;) {
-      V all[count];
-      for (long first = 0; first < count; first += 8) {
-        V sums[8];
-#pragma GCC unroll 8
-        for (V& sum : sums) sum = Vec(Ops::template identity_of<Row>()).v;
-        long k = first;
-        for (; k + 8 <= registers; k += count) {
-          V a[4] = {}, b[4] = {};
-          chain.at(k, a);
-          chain.at(k + 4, b);
-#pragma GCC unroll 4
-          for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]), join<Row>(sums[4 + i], b[i]);
-        }
-        const auto one = [&](long i) HOLOGRAM_INLINED {
-          if (k + i >= registers) return false;
-          V a{};
-          chain.one(k + i, a);
-          join<Row>(sums[i], a);
-          return true;
-        };
-        if (k + 4 <= registers) {
-          V a[4] = {};
-          chain.at(k, a);
-#pragma GCC unroll 4
-          for (long i = 0; i < 4; ++i) join<Row>(sums[i], a[i]);
-          (void)(one(4) && one(5) && one(6) && one(7));
-        } else {
-          (void)(one(0) && one(1) && one(2));
-        }
-#pragma GCC unroll 8
-        for (long i = 0; i < 8; ++i) all[first + i] = sums[i];
-      }
-      *out++ = Ops::template fold_registers<Row>(all);
+      *out++ = fold_row<Row>(chain, registers);
       if (++row == extent.rows) break;
       chain.advance(extent.code_steps);
     }
     finish(bases, extent);
+  }
+  template <class... Steps>
+  struct Sequence {};
+  template <class Row, class... Folded, class... Then>
+  static void add_pair(TypeKernels& kernels, Sequence<Folded...>, Sequence<Then...>) {
+    if (kernels.pair_count == TypeKernels::kMostPairs) __builtin_trap();
+    kernels.pairs[kernels.pair_count++] = {
+        fold_columns<Row, Folded...>, loop<Then...>,
+        [](const Placed& fold, void* to, const Placed& then) {
+          const Extent& extent = *fold.extent;
+          const long registers = (extent.end - extent.begin) / W;
+          T* out = static_cast<T*>(to);
+          Chain<Folded...> chain(fold.code, fold.bases, extent.begin);
+          *out++ = fold_row<Row>(chain, registers);
+          // It reads the first fold.
+          RowLoop<Then...> elements(then.code, then.bases, *then.extent);
+          elements.run();
+          for (long row = 1; row < extent.rows; ++row) {
+            chain.advance(extent.code_steps);
+            *out++ = fold_row<Row>(chain, registers);
+            elements.advance(then.extent->code_steps);
+            elements.run();
+          }
+          finish(fold.bases, extent);
+          finish(then.bases, *then.extent);
+        }};
   }
   // Of so few columns that the sums stay in registers.
   template <long registers, class Row, class... Steps>
@@ -321,6 +367,7 @@ struct Loops {
     add_loop<Distance, Minus, Exp, Stored>(kernels);
     // their derivatives
     add_loop<Distance, Times, Stored>(kernels);
+    add_pair<group_row_add>(kernels, Sequence<Product>(), Sequence<Distance, Times, Stored>());
     add_loop<Load<dtype>, Exp, Scale, From, Stored>(kernels);
     // layer norm, batch norm and RMS norm
     add_loop<Distance, Scale, Stored>(kernels);

@@ -107,7 +107,24 @@ RowGroup::Way RowGroup::compile(Manner manner) const {
     auto code = GroupCompiler(stage.group, isa_, true).compile();
     add_stage(std::move(stage), std::move(code), way);
   }
+  find_pairs(way);
   return way;
+}
+
+void RowGroup::find_pairs(Way& way) const {
+  for (size_t i = 0; i + 1 < way.stages.size(); ++i) {
+    StageCode& fold = way.stages[i];
+    const StageCode& next = way.stages[i + 1];
+    if (fold.loop == nullptr || fold.loop->over_rows || next.in_place || next.over_rows ||
+        next.is_empty || next.loop != nullptr || next.picks || !next.folds.empty() ||
+        !next.scans.empty()) {
+      continue;
+    }
+    for (int p = 0; p < kernels->pair_count; ++p) {
+      const FoldThenLoop& pair = kernels->pairs[p];
+      if (pair.fold == fold.loop->run && pair.loop == next.code->run_) fold.pair = &pair;
+    }
+  }
 }
 
 void RowGroup::add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way& way) const {

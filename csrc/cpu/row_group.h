@@ -29,8 +29,9 @@ struct RowGroup {
     std::vector<uint16_t> folds;
     std::vector<Scan> scans;
     std::vector<std::pair<uint16_t, uint16_t>> spreads;  // operand, row buffer: to be filled before
-    bool folds_rows = false;         // and nothing else: each a row of an operand
-    const FoldLoop* loop = nullptr;  // that computes and folds; there is one fold
+    bool folds_rows = false;             // and nothing else: each a row of an operand
+    const FoldLoop* loop = nullptr;      // that computes and folds; there is one fold
+    const FoldThenLoop* pair = nullptr;  // that runs the next stage as well
     bool picks = false;  // one element of each row, and nothing else: only it has to be computed
 
     bool scans_buffers() const { return cpu::scans_buffers(scans); }
@@ -74,6 +75,7 @@ struct RowGroup {
   Way compile(Manner manner) const;
   void split_folds(Stage& stage, bool has_loops, Way& way) const;
   void add_stage(Stage&& stage, std::unique_ptr<CompiledGroup> code, Way& way) const;
+  void find_pairs(Way& way) const;
   const FoldLoop* loop_of(const CompiledGroup& code, const Fold& fold) const;
 };
 

@@ -468,9 +468,12 @@ void RowRun::rows_of_item(Desk& desk, int64_t unit, int64_t strip) {
     const int64_t n = std::min(block_, end - first);
     const Block block{first, n, first - begin, first + n == end};
     number_rows(desk, first, n);
-    for (StageFrame& frame : desk.stages) {
+    for (size_t s = 0; s < desk.stages.size(); ++s) {
+      StageFrame& frame = desk.stages[s];
       if (frame.stage->over_rows) {
         rows_stage(frame, first, n);
+      } else if (is_whole_ && frame.stage->pair != nullptr) {
+        fold_then_loop(desk, frame, desk.stages[++s], block);
       } else if (is_short_) {
         short_rows(desk, frame, block);
       } else if (is_whole_) {
@@ -723,6 +726,26 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
     const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
     run(at, rows, to + at * size_, false);
     at += rows;
+  }
+}
+
+// The same, and the stage that comes after it.
+void RowRun::fold_then_loop(const Desk& desk, StageFrame& fold, StageFrame& then,
+                            const Block& block) const {
+  char* const to = row_buffer(desk, way_->folds[fold.stage->folds.front()].result);
+  place(fold, block.first);
+  place(then, block.first);
+  for (int64_t at = 0; at < block.count;) {
+    Extent extents[] = {extent_of(fold, {0, columns_}), extent_of(then, {0, columns_})};
+    const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
+    extents[0].rows = extents[1].rows = rows;
+    fold.stage->pair->run({fold.stage->code->code_.data(), fold.pointers(), &extents[0]},
+                          to + at * size_,
+                          {then.stage->code->code_.data(), then.pointers(), &extents[1]});
+    at += rows;
+    if (at == block.count) return;
+    point(fold, block.first + at, block.first);
+    point(then, block.first + at, block.first);
   }
 }
 

@@ -117,6 +117,8 @@ class RowRun {
   void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
   void fold_loop(Desk& desk, StageFrame& frame, const Block& block);
+  void fold_then_loop(const Desk& desk, StageFrame& fold, StageFrame& then,
+                      const Block& block) const;
   void pick_tile(StageFrame& frame, const char* at, const char* buffer, Span columns,
                  char* to) const;
   void pick_tiles(const Desk& desk, StageFrame& frame, const Block& block) const;

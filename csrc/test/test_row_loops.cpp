@@ -316,6 +316,30 @@ TEST(rows_of_norms) {
   }
 }
 
+// The gradient of softmax, whose fold and the loop that needs it are one; stored beside what is
+// read, and in its place, where they are not.
+TEST(rows_of_a_fold_and_a_loop) {
+  Random random(47);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool in_place : {false, true}) {
+      for (const Shape shape : shapes_of(random)) {
+        Parts p(dtype, random);
+        const uint16_t y = p.b.load(p.b.spread(dtype, kEach), DType::f32);
+        const uint16_t sum = p.b.fold(Op::add, p.mul(p.x, y));
+        p.b.store(p.mul(p.sub(p.x, sum), y), in_place ? p.first : p.b.spread(dtype, kEach));
+        for (const Isa isa : looping_sets()) {
+          const RowGroup group(p.b.group, isa);
+          const auto pairs =
+              std::ranges::count_if(group.way(Manner::folding).stages,
+                                    [](const auto& stage) { return stage.pair != nullptr; });
+          CHECK_EQ(static_cast<int>(pairs), in_place ? 0 : 1);
+        }
+        CHECK(equal_on_all(p.b.group, shape, random));
+      }
+    }
+  }
+}
+
 // The other compute types have no such loops, but rows that are whole.
 TEST(rows_whole_of_other_types) {
   Random random(46);
