@@ -81,20 +81,33 @@ struct Loops {
     return (extent.end - extent.begin) / static_cast<long>(sizeof(T)) *
            static_cast<long>(sizeof(E));
   }
-  // The elements of a row, and of the next ones.
+  // The elements of a row, and of the next ones. Where the row does not end with what it works on
+  // at a time, some are computed again: of a register if single ones can be stored.
   template <class... Steps>
   struct RowLoop {
+    static constexpr bool kSingly = !(requires { &Steps::pair; } || ...);
+    static constexpr long kAgain = kSingly ? 1 : kStep;
     HOLOGRAM_INLINE RowLoop(const MicroOp* code, char* const* bases, const Extent& extent)
-        : count((extent.end - extent.begin) / W / kStep * kStep),
-          has_tail(count * W != extent.end - extent.begin),
+        : count((extent.end - extent.begin) / W),
+          has_tail(extent.begin + count / kAgain * kAgain * W != extent.end),
           chain(code, bases, extent.begin),
-          last(code, bases, extent.end - kStep * W) {}
+          last(code, bases, extent.end - kAgain * W) {}
     HOLOGRAM_INLINE void run() const {
-      for (long k = 0; k < count; k += kStep) {
+      long k = 0;
+      for (; k + kStep <= count; k += kStep) {
         V a[kStep] = {};
         chain.at(k, a);
       }
-      if (has_tail) {
+      if constexpr (kSingly) {
+        for (; k < count; ++k) {
+          V a{};
+          chain.one(k, a);
+        }
+        if (has_tail) {
+          V a{};
+          last.one(0, a);
+        }
+      } else if (has_tail) {
         V a[kStep] = {};
         last.at(0, a);
       }
