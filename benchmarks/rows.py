@@ -6,6 +6,7 @@
     python benchmarks/rows.py --inductor -k softmax some cells; prints only
     python benchmarks/rows.py --threads 2           with two, by hand one; prints only
     python benchmarks/rows.py --cpu-time            on a busy machine; prints only
+    python benchmarks/rows.py --inductor --at-once 8  eight cells at a time, on a core each
 
 A cell is an expression, a dtype and a size, then torch.hologram.synchronize(). Programs "from
 parts" are written from primitives. Backward cells compute the gradients of all operands of one
@@ -26,14 +27,33 @@ a geometric mean of 2.5 times torch's speed and 1.2 times Inductor's.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import common
 from chains.paths import BUILD
 
 QUICK_PAIRS, PAIRS = 7, 15
+
+
+def in_parts(parts: int) -> list[dict]:
+    """The cells of processes that measure every `parts`-th one."""
+    command = [sys.executable, *sys.argv]
+    started = [
+        subprocess.Popen([*command, "--part", str(part)], stdout=subprocess.PIPE, text=True)
+        for part in range(parts)
+    ]
+    contents = [process.communicate()[0] for process in started]
+    for process in started:
+        if process.returncode != 0:
+            raise SystemExit(f"rows.py: a part ended with status {process.returncode}")
+    found = [json.loads(content.splitlines()[-1]) for content in contents]
+    count = sum(map(len, found))
+    return [found[i % parts][i // parts] for i in range(count)]
 
 
 def main() -> int:
@@ -47,7 +67,12 @@ def main() -> int:
     parser.add_argument(
         "--cpu-time", action="store_true", help="time of the thread, not of the wall"
     )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.part is not None:  # far from the others, which may share what a core is part of
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[arguments.part * len(cores) // arguments.at_once]})
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(BUILD / "inductor"))
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
 
@@ -55,7 +80,7 @@ def main() -> int:
     import torch._functorch.config as functorch
     from chains.reference import Reference
     from row_programs.cases import cases
-    from row_programs.cell import measure
+    from row_programs.cell import Cell, measure
     from row_programs.report import BOUND_HEADER, HEADER, bound_lines, cells_of, write_results
     from tqdm import tqdm
 
@@ -67,19 +92,31 @@ def main() -> int:
         parser.error(f"no cell has {arguments.k!r} in its name")
     if arguments.cpu_time and arguments.threads != 1:
         parser.error("--cpu-time is of one thread")
+    most = min(len(chosen), len(os.sched_getaffinity(0)))
+    if arguments.part is None and not 1 <= arguments.at_once <= most:
+        parser.error(f"--at-once is from 1 to {most}, a core and a cell each")
     clock = time.thread_time if arguments.cpu_time else time.perf_counter
     reference = Reference()
     pairs = QUICK_PAIRS if arguments.quick else PAIRS
-    cells = [
-        measure(case, reference, pairs, arguments.inductor, clock)
-        for case in tqdm(chosen, disable=None, unit="cell")
-    ]
+    if arguments.at_once > 1 and arguments.part is None:
+        cells = [Cell(**content) for content in in_parts(arguments.at_once)]
+    else:
+        mine = chosen if arguments.part is None else chosen[arguments.part :: arguments.at_once]
+        quiet = True if arguments.part else None  # the first part stands for all
+        cells = [
+            measure(case, reference, pairs, arguments.inductor, clock)
+            for case in tqdm(mine, disable=quiet, unit="cell")
+        ]
+    if arguments.part is not None:
+        print(json.dumps([asdict(cell) for cell in cells]))
+        return 0
     lines = bound_lines(cells)
     print(common.text_table(HEADER, [cells_of(cell) for cell in cells]))
     print("\n" + common.text_table(BOUND_HEADER, lines))
     partial = arguments.quick or arguments.k or arguments.threads != 1 or arguments.cpu_time
     if arguments.inductor and not partial:
-        write_results(cells, "python benchmarks/rows.py --inductor")
+        at_once = f" --at-once {arguments.at_once}" if arguments.at_once > 1 else ""
+        write_results(cells, f"python benchmarks/rows.py --inductor{at_once}")
         print("\nwrote benchmarks/results/rows.*")
     return any(line[-1] == "MISS" for line in lines)
 
