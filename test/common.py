@@ -23,6 +23,8 @@ FORK_RNG_MEANS_THE_ACCELERATOR = TORCH >= (2, 13)
 # Before 2.12 Adagrad does not say that its fused step takes amp's arguments. So GradScaler divides
 # the gradients, waits for what it finds and leaves out the step itself, on the CPU too.
 FUSED_ADAGRAD_TAKES_AMP = TORCH >= (2, 12)
+# From 2.12 on BatchNorm takes an eps of 0 in evaluation; upstream's entry still expects it refused.
+BATCH_NORM_REFUSES_NO_EPS = TORCH < (2, 12)
 # Before 2.14 the derivative of group norm is given contiguous operands, but on the CPU.
 GROUP_NORM_KEEPS_LAYOUTS = TORCH >= (2, 14)
 
