@@ -25,6 +25,8 @@ FORK_RNG_MEANS_THE_ACCELERATOR = TORCH >= (2, 13)
 FUSED_ADAGRAD_TAKES_AMP = TORCH >= (2, 12)
 # From 2.12 on BatchNorm takes an eps of 0 in evaluation; upstream's entry still expects it refused.
 BATCH_NORM_REFUSES_NO_EPS = TORCH < (2, 12)
+# linear_cross_entropy and its module are new in 2.13.
+HAS_LINEAR_CROSS_ENTROPY = TORCH >= (2, 13)
 # Before 2.14 the derivative of group norm is given contiguous operands, but on the CPU.
 GROUP_NORM_KEEPS_LAYOUTS = TORCH >= (2, 14)
 
