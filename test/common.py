@@ -20,6 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 # Before 2.13 fork_rng() without a device type means CUDA, whatever accelerator there is.
 FORK_RNG_MEANS_THE_ACCELERATOR = TORCH >= (2, 13)
+# Before 2.12 Adagrad does not say that its fused step takes amp's arguments. So GradScaler divides
+# the gradients, waits for what it finds and leaves out the step itself, on the CPU too.
+FUSED_ADAGRAD_TAKES_AMP = TORCH >= (2, 12)
+# From 2.12 on BatchNorm takes an eps of 0 in evaluation; upstream's entry still expects it refused.
+BATCH_NORM_REFUSES_NO_EPS = TORCH < (2, 12)
+# linear_cross_entropy and its module are new in 2.13.
+HAS_LINEAR_CROSS_ENTROPY = TORCH >= (2, 13)
+# Before 2.14 the derivative of group norm is given contiguous operands, but on the CPU.
+GROUP_NORM_KEEPS_LAYOUTS = TORCH >= (2, 14)
 
 # Every dtype that torch has kernels for, in the order in which the conformance suite takes them.
 DTYPES: tuple[torch.dtype, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import DELEGATED, HologramTestCase
+from common import DELEGATED, FUSED_ADAGRAD_TAKES_AMP, HologramTestCase
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -303,7 +303,8 @@ class TestScalerOperators(HologramTestCase):
             torch.hologram.reset_fallback_report()
             explained = torch.hologram.explain(step)
             reasons = [flush.reason for flush in explained.flushes]
-            self.assertEqual(reasons, ["end"] if fused else ["read", "end"])
+            reads = not fused or (kind == "Adagrad" and not FUSED_ADAGRAD_TAKES_AMP)
+            self.assertEqual(reasons, ["read", "end"] if reads else ["end"])
             self.assertEqual(torch.hologram.fallback_report().operators(DELEGATED), {})
             self.assertLessEqual(explained.passes, 12 if clips else 9)
 

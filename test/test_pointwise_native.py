@@ -198,9 +198,11 @@ class PointwiseTestCase(HologramTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        with warnings.catch_warnings():  # that it is experimental, once in a process
+        with warnings.catch_warnings():  # that they are experimental, once in a process
             warnings.simplefilter("ignore")
-            torch.zeros(1, dtype=torch.complex32)
+            for name in ("complex32", "bcomplex32"):
+                if hasattr(torch, name):  # the second from 2.14 on
+                    torch.empty(1, dtype=getattr(torch, name))
 
     def run_on(self, device, function, arguments, options):
         """(result, error, number of warnings) of the function with its tensors on a device."""
