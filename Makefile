@@ -138,7 +138,7 @@ test-sanitizers: test-core test-tsan test-asan ## All three
 test-programs: $(EVERYTHING) ## A million random programs, fused and eager: half an hour (ARGS="SEED --count N": others)
 	nice $(PY) test/programs --jobs $(JOBS) $(or $(ARGS),--count 1000000 0)
 
-test-mutants: $(EVERYTHING) ## Plant 31 bugs in the stream, one at a time: the tests have to catch each
+test-mutants: $(EVERYTHING) ## Plant bugs in the stream, one at a time: the tests have to catch each
 	$(PY) tools/mutants.py -n $(JOBS) $(ARGS)
 
 # With the torch of that machine, which has to be built for CUDA: no environment is made.

@@ -258,8 +258,20 @@ MUTANTS = (
     Mutant(
         "the end of a row is computed twice, from what the row has been stored to",
         "csrc/cpu/row_run.cpp",
-        "const bool by_row = frame.stage->in_place &&",
-        "const bool by_row = false && frame.stage->in_place &&",
+        "(frame.stage->in_place && columns.length() % least != 0);",
+        "(frame.stage->in_place && false);",
+    ),
+    Mutant(
+        "NaN is no maximum of a long row",
+        "csrc/cpu/micro_ops.h",
+        "if (!looking.found_nan()) continue;",
+        "continue;",
+    ),
+    Mutant(
+        "every row of a block is given the fold of the first one",
+        "csrc/cpu/loops.h",
+        "            elements.advance(then.extent->code_steps);\n",
+        "",
     ),
     Mutant(
         "a number that was stored is read as it was before it was rounded",
