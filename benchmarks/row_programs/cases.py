@@ -46,12 +46,38 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tor
     return distance * torch.rsqrt(variance + 1e-5) * weight + bias
 
 
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * weight
+
+
+def channel_norm(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    distance = x - x.mean(dims, keepdim=True)
+    variance = (distance * distance).mean(dims, keepdim=True)
+    return distance * torch.rsqrt(variance + 1e-5)
+
+
+def batch_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return channel_norm(x, (0, 2, 3)) * weight[:, None, None] + bias[:, None, None]
+
+
+def group_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    normal = channel_norm(x.unflatten(1, (8, -1)), (2, 3, 4)).flatten(1, 2)
+    return normal * weight[:, None, None] + bias[:, None, None]
+
+
 def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     hidden = torch.nn.functional.gelu(x + bias) + x
     return torch.nn.functional.layer_norm(hidden, x.shape[-1:], weight, bias)
 
 
-FUNCTIONS = {"softmax": softmax, "layer_norm": layer_norm, "block": block}
+FUNCTIONS = {
+    "softmax": softmax,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "batch_norm": batch_norm,
+    "group_norm": group_norm,
+    "block": block,
+}
 
 X, WEIGHT, BIAS = "x", "weight", "bias"
 AFFINE = (X, WEIGHT, BIAS)
@@ -89,9 +115,9 @@ PROGRAMS: dict[str, Program] = {
     ),
     "softmax from parts": ("softmax(x)", (X,), "softmax", None),
     "layer norm from parts": ("layer_norm(x, weight, bias)", AFFINE, "layer_norm", None),
+    "rms norm from parts": ("rms_norm(x, weight)", (X, WEIGHT), "rms_norm", None),
     "bias, gelu, residual, layer norm": ("block(x, weight, bias)", AFFINE, "block", None),
 }
-FORWARD_ONLY = ("softmax from parts", "layer norm from parts")
 
 # Of x, target and weight; the step is a forward with the gradient of x.
 LOSSES = {
@@ -113,6 +139,8 @@ CHANNEL_NORMS = {
         "batch_norm_in_eval",
     ),
     "group norm": ("F.group_norm(x, 8, weight, bias)", ("",), "group_norm"),
+    "batch norm from parts": ("batch_norm(x, weight, bias)", ("", "last"), None),
+    "group norm from parts": ("group_norm(x, weight, bias)", ("",), None),
 }
 
 
@@ -166,9 +194,8 @@ def programs() -> Iterator[Case]:
             case = (name, dtype, str(columns), size, expression, operands)
             hand = Hand(loop, sizes, used, empty_like((X,)))
             yield Case(FORWARD, *case, hand=hand, extra=FUNCTIONS)
-            if name not in FORWARD_ONLY:
-                back = backward and Hand(backward[0], sizes, backward[1], empty_like(used))
-                yield Case(BACKWARD, *case, leaves=used, hand=back, extra=FUNCTIONS)
+            back = backward and Hand(backward[0], sizes, backward[1], empty_like(used))
+            yield Case(BACKWARD, *case, leaves=used, hand=back, extra=FUNCTIONS)
 
 
 def channel_norms() -> Iterator[Case]:
@@ -189,10 +216,10 @@ def channel_norms() -> Iterator[Case]:
 
             used = tuple(operands())
             program = f"{loop}_last" if place else loop
-            hand = Hand(program, (images, 64, 784), used, empty_like((X,)))
+            hand = loop and Hand(program, (images, 64, 784), used, empty_like((X,)))
             case = (name, dtype, place, size, expression, operands)
-            yield Case(FORWARD, *case, hand=hand)
-            yield Case(BACKWARD, *case, leaves=AFFINE)
+            yield Case(FORWARD, *case, hand=hand, extra=FUNCTIONS)
+            yield Case(BACKWARD, *case, leaves=AFFINE, extra=FUNCTIONS)
 
 
 def losses() -> Iterator[Case]:
