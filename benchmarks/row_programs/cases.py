@@ -215,8 +215,10 @@ def channel_norms() -> Iterator[Case]:
                 return {"x": x, **{k: torch.ones(64) for k in names}}
 
             used = tuple(operands())
-            program = f"{loop}_last" if place else loop
-            hand = loop and Hand(program, (images, 64, 784), used, empty_like((X,)))
+            hand = None
+            if loop is not None:
+                program = f"{loop}_last" if place else loop
+                hand = Hand(program, (images, 64, 784), used, empty_like((X,)))
             case = (name, dtype, place, size, expression, operands)
             yield Case(FORWARD, *case, hand=hand, extra=FUNCTIONS)
             yield Case(BACKWARD, *case, leaves=AFFINE, extra=FUNCTIONS)
