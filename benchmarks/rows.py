@@ -27,12 +27,10 @@ a geometric mean of 2.5 times torch's speed and 1.2 times Inductor's.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 
 import common
 from chains.paths import BUILD
@@ -40,20 +38,14 @@ from chains.paths import BUILD
 QUICK_PAIRS, PAIRS = 7, 15
 
 
-def in_parts(parts: int) -> list[dict]:
-    """The cells of processes that measure every `parts`-th one."""
-    command = [sys.executable, *sys.argv]
+def measure_in_parts(parts: int) -> None:
+    """Lets a process of its own measure every `parts`-th cell."""
     started = [
-        subprocess.Popen([*command, "--part", str(part)], stdout=subprocess.PIPE, text=True)
-        for part in range(parts)
+        subprocess.Popen([sys.executable, *sys.argv, "--part", str(part)]) for part in range(parts)
     ]
-    contents = [process.communicate()[0] for process in started]
-    for process in started:
-        if process.returncode != 0:
-            raise SystemExit(f"rows.py: a part ended with status {process.returncode}")
-    found = [json.loads(content.splitlines()[-1]) for content in contents]
-    count = sum(map(len, found))
-    return [found[i % parts][i // parts] for i in range(count)]
+    codes = [process.wait() for process in started]
+    if any(codes):
+        raise SystemExit(f"rows.py: a part ended with status {max(codes, key=abs)}")
 
 
 def main() -> int:
@@ -68,6 +60,9 @@ def main() -> int:
         "--cpu-time", action="store_true", help="time of the thread, not of the wall"
     )
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what a run that was cut off has measured"
+    )
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part is not None:  # far from the others, which may share what a core is part of
@@ -80,7 +75,8 @@ def main() -> int:
     import torch._functorch.config as functorch
     from chains.reference import Reference
     from row_programs.cases import cases
-    from row_programs.cell import Cell, measure
+    from row_programs.cell import measure
+    from row_programs.journal import Journal
     from row_programs.report import BOUND_HEADER, HEADER, bound_lines, cells_of, write_results
     from tqdm import tqdm
 
@@ -98,18 +94,22 @@ def main() -> int:
     clock = time.thread_time if arguments.cpu_time else time.perf_counter
     reference = Reference()
     pairs = QUICK_PAIRS if arguments.quick else PAIRS
+    journal = Journal(BUILD / "rows", arguments.part or 0)
+    if arguments.part is None and not arguments.resume:
+        journal.clear()
     if arguments.at_once > 1 and arguments.part is None:
-        cells = [Cell(**content) for content in in_parts(arguments.at_once)]
+        measure_in_parts(arguments.at_once)
     else:
         mine = chosen if arguments.part is None else chosen[arguments.part :: arguments.at_once]
+        measured = journal.cells()
         quiet = True if arguments.part else None  # the first part stands for all
-        cells = [
-            measure(case, reference, pairs, arguments.inductor, clock)
-            for case in tqdm(mine, disable=quiet, unit="cell")
-        ]
+        for case in tqdm(mine, disable=quiet, unit="cell"):
+            if (case.group, case.name) not in measured:
+                journal.add(measure(case, reference, pairs, arguments.inductor, clock))
     if arguments.part is not None:
-        print(json.dumps([asdict(cell) for cell in cells]))
         return 0
+    measured = journal.cells()
+    cells = [measured[case.group, case.name] for case in chosen]
     lines = bound_lines(cells)
     print(common.text_table(HEADER, [cells_of(cell) for cell in cells]))
     print("\n" + common.text_table(BOUND_HEADER, lines))
