@@ -345,10 +345,12 @@ struct MicroOps {
       return k < whole ? L::load(p, k).v : k == whole ? last.v : Vec(identity_of<Row>()).v;
     }
   };
-  // Whether a fold of numbers that are not NaN is one instruction, and one of NaN several.
+  // A fold to the greatest or the least, of which an infinity is the identity: of numbers that are
+  // not NaN one instruction, with NaN several.
   template <class Row>
-  static constexpr bool kIsExtreme = std::is_floating_point_v<T> &&
-                                     (Row::kOp == Op::maximum || Row::kOp == Op::minimum);
+  static constexpr bool kIsExtreme = std::is_floating_point_v<T>&& Row::kInfo.has(kIdempotent) &&
+                                     (Row::kInfo.identity == kInfinity ||
+                                      Row::kInfo.identity == -kInfinity);
   // How registers of rows are joined.
   template <class Row>
   struct Exactly {
@@ -363,7 +365,7 @@ struct MicroOps {
       static constexpr OpInfo kInfo = Row::kInfo;
       template <class X>
       HOLOGRAM_INLINE static X apply(X x, X y, X) {
-        return Row::kOp == Op::maximum ? select(x > y, x, y) : select(x < y, x, y);
+        return Row::kInfo.identity < 0 ? select(x > y, x, y) : select(x < y, x, y);
       }
     };
     HOLOGRAM_INLINE void look(Vec x, long k) { sums[k % 4] += x.v; }
