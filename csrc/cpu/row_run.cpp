@@ -824,7 +824,7 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
   if (frame.stage->folds.empty() && frame.stage->scans.empty()) {
     return each_row(frame, block, columns);
   }
-  if (frame.stage->folds_rows) return fold_classes(desk, frame, block);
+  if (frame.stage->folds_rows && block.count >= classes_) return fold_classes(desk, frame, block);
   fold_operands_down(desk, frame, block, columns);
   for (int64_t row = block.first;;) {
     const int64_t in_block = row - block.first;
@@ -843,8 +843,8 @@ void RowRun::long_rows(Desk& desk, StageFrame& frame, const Block& block, Span c
   scan(desk, frame, block, columns, true);
 }
 
-// The rows of a block of operands, of which everything else is done: a class of all of them at a
-// time.
+// The rows of a block of operands, where nothing else is to be done: a class of all of them at a
+// time, if that makes fewer calls than the classes of each.
 void RowRun::fold_classes(const Desk& desk, const StageFrame& frame, const Block& block) const {
   each_fold(frame, true, [&](uint16_t fold, const Fold& its) {
     const uint16_t operand = its.from.index;
