@@ -6,7 +6,8 @@
     python benchmarks/rows.py --inductor -k softmax some cells; prints only
     python benchmarks/rows.py --threads 2           with two, by hand one; prints only
     python benchmarks/rows.py --cpu-time            on a busy machine; prints only
-    python benchmarks/rows.py --inductor --at-once 8  eight cells at a time, on a core each
+    python benchmarks/rows.py --inductor --at-once 8    eight cells at a time, on a core each
+    python benchmarks/rows.py --inductor --resume       goes on with such a run that was cut off
 
 A cell is an expression, a dtype and a size, then torch.hologram.synchronize(). Programs "from
 parts" are written from primitives. Backward cells compute the gradients of all operands of one
@@ -94,7 +95,9 @@ def main() -> int:
     clock = time.thread_time if arguments.cpu_time else time.perf_counter
     reference = Reference()
     pairs = QUICK_PAIRS if arguments.quick else PAIRS
-    journal = Journal(BUILD / "rows", arguments.part or 0)
+    # What is measured in another way is kept apart.
+    way = f"{pairs}-{arguments.threads}-{arguments.inductor:d}-{arguments.cpu_time:d}"
+    journal = Journal(BUILD / "rows" / way, arguments.part or 0)
     if arguments.part is None and not arguments.resume:
         journal.clear()
     if arguments.at_once > 1 and arguments.part is None:

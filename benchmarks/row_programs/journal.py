@@ -10,8 +10,8 @@ from row_programs.cell import Cell
 
 
 class Journal:
-    """A file of lines for each process in a folder. Nothing tells what the cells were measured of:
-    a run that does not go on with an earlier one clears it."""
+    """A file of lines for each process in a folder. Nothing tells with which build the cells were
+    measured: a run that does not go on with an earlier one clears it."""
 
     def __init__(self, folder: Path, process: int) -> None:
         self._folder = folder
