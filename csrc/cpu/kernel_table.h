@@ -47,13 +47,15 @@ struct FoldLoop {
   void (*run)(const MicroOp* code, char** bases, const Extent& extent, void* to, bool continues);
 };
 
-// A fold over columns and the loop that needs it, row by row: what both read is in the nearest
-// cache for the second. `loop` may read the fold of its row where `to` has it.
+// What a loop is called with.
 struct Placed {
   const MicroOp* code;
   char** bases;
   const Extent* extent;
 };
+
+// A fold over columns and the loop that needs it, row by row: what both read is in the nearest
+// cache for the second. `loop` may read the fold of its row where `to` has it.
 struct FoldThenLoop {
   decltype(FoldLoop::run) fold;
   RunCode loop;

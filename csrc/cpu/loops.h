@@ -67,7 +67,7 @@ struct Loops {
 
   // The pointers at the last row. Loops go from row to row with addresses in registers: what they
   // store might be in the frame.
-  HOLOGRAM_INLINE static void finish(char** bases, const Extent& extent) {
+  HOLOGRAM_INLINE static void point_at_last_row(char** bases, const Extent& extent) {
     for (int i = 0; i < extent.step_count; ++i) {
       bases[extent.steps[i].pointer] += (extent.rows - 1) * extent.steps[i].bytes;
     }
@@ -128,7 +128,7 @@ struct Loops {
       if (++row == extent.rows) break;
       elements.advance(extent.code_steps);
     }
-    finish(bases, extent);
+    point_at_last_row(bases, extent);
   }
   // A splat, stored: what the first vector has become is the pattern of the rest.
   template <DType dtype>
@@ -138,7 +138,7 @@ struct Loops {
       const LoadSplat splat(code[0], bases, extent.begin);
       const Store<dtype> store(code[1], bases, extent.begin);
       char tile[8 * W * sizeof(Element<dtype>) / sizeof(T)];
-      for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.splat.v);
+      for (long k = 0; k < 8; ++k) Lanes<T, dtype, W>::store(tile, k, splat.from.v);
       const auto pattern = load_lanes<uint8_t, W>(tile);
       long i = 0;
       for (; i + 4 * W <= count; i += 4 * W) {
@@ -228,7 +228,7 @@ struct Loops {
       if (++row == extent.rows) break;
       chain.advance(extent.code_steps);
     }
-    finish(bases, extent);
+    point_at_last_row(bases, extent);
   }
   template <class... Steps>
   struct Sequence {};
@@ -252,8 +252,8 @@ struct Loops {
             elements.advance(then.extent->code_steps);
             elements.run();
           }
-          finish(fold.bases, extent);
-          finish(then.bases, *then.extent);
+          point_at_last_row(fold.bases, extent);
+          point_at_last_row(then.bases, *then.extent);
         }};
   }
   // Of so few columns that the sums stay in registers.
@@ -282,7 +282,7 @@ struct Loops {
       chain.advance(extent.code_steps);
     }
     for (long k = 0; k < registers; ++k) store_lanes<T, W>(to + k * W, Vec(sums[k]));
-    finish(bases, extent);
+    point_at_last_row(bases, extent);
   }
   template <class Row, class... Steps>
   static void fold_rows(const MicroOp* code, char** bases, const Extent& extent, void* to,
@@ -321,7 +321,7 @@ struct Loops {
       if (++row == extent.rows) break;
       chain.advance(extent.code_steps);
     }
-    finish(bases, extent);
+    point_at_last_row(bases, extent);
   }
   template <bool over_rows, class Row, class... Steps>
   static void add_fold_loop(TypeKernels& kernels) {

@@ -123,10 +123,10 @@ struct MicroOps {
   struct LoadSplat {
     static constexpr bool kRolled = false;
     HOLOGRAM_INLINE LoadSplat(const MicroOp& i, char* const* bases, long off)
-        : splat(i.x, bases, off) {}
-    HOLOGRAM_INLINE V at(long, V) const { return splat.v.v; }
-    HOLOGRAM_INLINE void advance(long x, long) { splat.advance(x); }
-    FromSplat splat;
+        : from(i.x, bases, off) {}
+    HOLOGRAM_INLINE V at(long, V) const { return from.v.v; }
+    HOLOGRAM_INLINE void advance(long x, long) { from.advance(x); }
+    FromSplat from;
   };
   // How many elements behind address 0 each element is.
   struct Position {
@@ -348,9 +348,10 @@ struct MicroOps {
   // A fold to the greatest or the least, of which an infinity is the identity: of numbers that are
   // not NaN one instruction, with NaN several.
   template <class Row>
-  static constexpr bool kIsExtreme = std::is_floating_point_v<T>&& Row::kInfo.has(kIdempotent) &&
+  static constexpr bool kIsExtreme = Row::kInfo.has(kIdempotent) &&
                                      (Row::kInfo.identity == kInfinity ||
-                                      Row::kInfo.identity == -kInfinity);
+                                      Row::kInfo.identity == -kInfinity) &&
+                                     std::is_floating_point_v<T>;
   // How registers of rows are joined.
   template <class Row>
   struct Exactly {
@@ -362,7 +363,6 @@ struct MicroOps {
   template <class Row>
   struct LookingForNan {
     struct Of {
-      static constexpr OpInfo kInfo = Row::kInfo;
       template <class X>
       HOLOGRAM_INLINE static X apply(X x, X y, X) {
         return Row::kInfo.identity < 0 ? select(x > y, x, y) : select(x < y, x, y);

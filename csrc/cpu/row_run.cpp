@@ -706,6 +706,16 @@ void RowRun::short_rows(Desk& desk, StageFrame& frame, const Block& block) {
   scan(desk, frame, block, {0, columns_}, false);
 }
 
+// act(first row in the block, rows) for the rows of each plane that a block has.
+template <class Do>
+void RowRun::each_plane(const Block& block, Do&& act) const {
+  for (int64_t at = 0; at < block.count;) {
+    const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
+    act(at, rows);
+    at += rows;
+  }
+}
+
 // A block, row by row, from registers to the fold.
 void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
   const FoldLoop& loop = *frame.stage->loop;
@@ -722,11 +732,7 @@ void RowRun::fold_loop(Desk& desk, StageFrame& frame, const Block& block) {
     return;
   }
   char* const to = row_buffer(desk, way_->folds[number].result);
-  for (int64_t at = 0; at < block.count;) {
-    const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
-    run(at, rows, to + at * size_, false);
-    at += rows;
-  }
+  each_plane(block, [&](int64_t at, int64_t rows) { run(at, rows, to + at * size_, false); });
 }
 
 // The same, and the stage that comes after it.
@@ -735,18 +741,16 @@ void RowRun::fold_then_loop(const Desk& desk, StageFrame& fold, StageFrame& then
   char* const to = row_buffer(desk, way_->folds[fold.stage->folds.front()].result);
   place(fold, block.first);
   place(then, block.first);
-  for (int64_t at = 0; at < block.count;) {
+  each_plane(block, [&](int64_t at, int64_t rows) {
     Extent extents[] = {extent_of(fold, {0, columns_}), extent_of(then, {0, columns_})};
-    const int64_t rows = std::min(block.count - at, left_of_plane(block.first + at));
     extents[0].rows = extents[1].rows = rows;
     fold.stage->pair->run({fold.stage->code->code_.data(), fold.pointers(), &extents[0]},
                           to + at * size_,
                           {then.stage->code->code_.data(), then.pointers(), &extents[1]});
-    at += rows;
-    if (at == block.count) return;
-    point(fold, block.first + at, block.first);
-    point(then, block.first + at, block.first);
-  }
+    if (at + rows == block.count) return;
+    point(fold, block.first + at + rows, block.first);
+    point(then, block.first + at + rows, block.first);
+  });
 }
 
 // What a stage picks of some columns of a row, of which only a tile is computed. The pointers are

@@ -116,6 +116,8 @@ class RowRun {
   void rows_stage(StageFrame& frame, int64_t first, int64_t n);
   void fold_block(Desk& desk, const StageFrame& frame, const Block& block, bool operands) const;
   void short_rows(Desk& desk, StageFrame& frame, const Block& block);
+  template <class Do>
+  void each_plane(const Block& block, Do&& act) const;
   void fold_loop(Desk& desk, StageFrame& frame, const Block& block);
   void fold_then_loop(const Desk& desk, StageFrame& fold, StageFrame& then,
                       const Block& block) const;
