@@ -166,8 +166,9 @@ UNITS = {
     "python": "aten/bindings aten/explain aten/measure aten/memory_trace aten/custom aten/rnn "
     "aten/autograd_threads aten/dlpack_api aten/python_methods",
     "operators": "aten/factories aten/nn aten/autocast",
-    "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/quick",
-    "record": "aten/iteration aten/prepare aten/record aten/record_composite",
+    "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
+    "aten/quick",
+    "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer",
     "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
     "aten/runtime aten/threads",

@@ -50,6 +50,7 @@ def stream_stats(device: Device = None) -> Statistics:
         ``recorded``, ``executed``: instructions. Views and frees are not instructions.
         ``failed``: instructions that could not be executed; reading their results raises.
         ``passes``: traversals of an iteration space. Equal groups over many tensors count as one.
+        ``calls``: kernels of torch's that ran as instructions, such as matrix products.
         ``stores_elided``: instructions whose result never went to memory.
         ``plan_hits``, ``plan_misses``, ``plan_evictions``: of the cache of canonical programs.
         ``plan_bytes``: what that cache holds now, until :func:`empty_cache`; at most 64 MiB.

@@ -320,6 +320,7 @@ void bind(py::module_& m) {
                                                        {"executed", stats.executed},
                                                        {"failed", stats.failed},
                                                        {"passes", stats.passes},
+                                                       {"calls", stats.calls},
                                                        {"stores_elided", stats.stores_elided},
                                                        {"plan_hits", stats.plan_hits},
                                                        {"plan_misses", stats.plan_misses},

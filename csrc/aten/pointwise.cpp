@@ -13,6 +13,7 @@
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
+#include "aten/products.h"
 #include "aten/record.h"
 #include "aten/row_programs.h"
 #include "atlas/op_table.h"
@@ -128,6 +129,7 @@ void register_pointwise() {
   register_arg_reductions();
   register_losses();
   register_scans();
+  register_products();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

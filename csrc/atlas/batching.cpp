@@ -46,6 +46,11 @@ void batch(const Drafts& drafts, std::vector<Batch>& groups, const std::vector<s
   for (const auto& level : by_level) {
     std::map<std::pair<uint16_t, std::string>, size_t> known;
     for (const size_t i : level) {
+      if (groups[i].is_call()) {
+        plan.batches.push_back(std::move(groups[i]));
+        ++plan.calls;
+        continue;
+      }
       const auto [found, fresh] = known.try_emplace(
           {drafts.groups[i].turn, signature(groups[i].group)}, plan.batches.size());
       if (fresh) {
@@ -60,9 +65,17 @@ void batch(const Drafts& drafts, std::vector<Batch>& groups, const std::vector<s
 void find_scratch(const Program& program, const Drafts& drafts, Plan& plan) {
   std::vector<bool> used(program.slots.size(), false), own(used);
   std::vector<size_t> turns(used.size(), 0);  // 1 + the one that stores to it
-  for (const Batch& batch : plan.batches) {
+  std::vector<uint32_t> first(used.size(), 0), last(first);
+  for (uint32_t number = 0; number < plan.batches.size(); ++number) {
+    const Batch& batch = plan.batches[number];
     for (const auto& member : batch.members) {
-      for (const uint16_t access : member.accesses) used[program.accesses[access].slot] = true;
+      for (const uint16_t access : member.accesses) {
+        const uint16_t slot = program.accesses[access].slot;
+        if (!used[slot]) first[slot] = number;
+        last[slot] = number;
+        used[slot] = true;
+        if (batch.is_call()) own[slot] = true;
+      }
       for (const Node& node : batch.group.nodes) {
         if (node.kind != NodeKind::load) continue;
         own[program.accesses[member.accesses[node.a]].slot] = true;
@@ -78,11 +91,16 @@ void find_scratch(const Program& program, const Drafts& drafts, Plan& plan) {
   }
   for (size_t i = 0; i < used.size(); ++i) {
     const SlotKey& slot = program.slots[i];
-    if (!used[i] || !slot.inside || slot.live) continue;
+    if (!used[i] || slot.has_memory()) continue;
     if (!own[i] && plan.discarded.size() < turns[i]) plan.discarded.resize(turns[i]);
-    auto& memory = own[i] ? plan.scratch : plan.discarded[turns[i] - 1];
-    memory.push_back(static_cast<uint16_t>(i));
+    const auto number = static_cast<uint16_t>(i);
+    if (own[i]) {
+      plan.scratch.push_back({number, first[i], last[i]});
+    } else {
+      plan.discarded[turns[i] - 1].push_back(number);
+    }
   }
+  std::ranges::stable_sort(plan.scratch, {}, &Plan::Scratch::first);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 //     that touches a part of the same bytes.
 //   - What no store needs is not computed.
 //   - A value that is one for each row is computed beside the elements of the rows.
+//   - A call is made, whoever reads its results; it reads from memory and writes there.
 //
 // Where results are kept (keep.h), values that no instruction reads are stored too, and groups of
 // different turns are neither joined nor batched.
@@ -38,7 +39,10 @@
 
 namespace hologram {
 
+// Equal groups, or a call, which has one member and an empty group.
 struct Batch {
+  static constexpr uint16_t kNoCall = 0xffff;
+
   Group group;
   struct Member {
     std::vector<uint16_t> accesses;    // of the program, one per operand
@@ -48,17 +52,26 @@ struct Batch {
     uint16_t structure;  // of the space, 0 where the group has none
   };
   std::vector<Member> members;
+  uint16_t call = kNoCall;     // its number in the program; the member's accesses are the call's
+  const char* name = nullptr;  // of the call
+
+  bool is_call() const noexcept { return call != kNoCall; }
 };
 
 struct Plan {
   std::vector<Batch> batches;  // in the order of execution
-  // Slots whose values pass from group to group although their block is gone: they need memory
-  // while the plan runs.
-  std::vector<uint16_t> scratch;
+  // A slot whose values pass from one batch to others although their block is gone: it needs memory
+  // from the first one that touches it to the last.
+  struct Scratch {
+    uint16_t slot;
+    uint32_t first, last;  // batches
+  };
+  std::vector<Scratch> scratch;  // in the order of their first batches
   // By turn: slots that are stored to for nobody, of blocks that are gone (Instruction::kept). They
   // need memory too, and the turns take the same.
   std::vector<std::vector<uint16_t>> discarded;
   int stores_elided = 0;  // instructions whose result never reaches memory
+  size_t calls = 0;       // of the batches
 };
 
 // A group holds at most so many nodes and operands.
@@ -75,9 +88,10 @@ std::vector<uint8_t> traversals(const Group& group);
 
 // One pass for people to read, and what it moves.
 struct PassText {
-  std::string space;              // compute type and elements, "f32[1000]" or "f32[9] to f32[4096]"
-  size_t tensors = 1;             // groups that run in this pass
-  size_t loaded = 0, stored = 0;  // bytes
+  // Compute type and elements, "f32[1000]" or "f32[9] to f32[4096]"; of a call its name.
+  std::string space;
+  size_t tensors = 1;              // groups that run in this pass
+  size_t loaded = 0, stored = 0;   // bytes
   std::vector<std::string> lines;  // the code, with the operands of the first group
 };
 std::vector<PassText> describe(const Plan& plan, const Program& program);

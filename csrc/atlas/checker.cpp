@@ -1,6 +1,7 @@
 #include "atlas/checker.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -98,9 +99,14 @@ struct Touched {
   std::set<uint16_t> loaded, stored;  // accesses
 };
 
-Touched touched_by(const Group& group, const Batch::Member& member) {
+Touched touched_by(const Program& program, const Batch& batch, const Batch::Member& member) {
   Touched result;
-  for (const Node& node : group.nodes) {
+  if (batch.is_call()) {
+    const CallKey& call = program.calls[batch.call];
+    for (const uint16_t access : program.reads_of(call)) result.loaded.insert(access);
+    for (const uint16_t access : program.writes_of(call)) result.stored.insert(access);
+  }
+  for (const Node& node : batch.group.nodes) {
     if (node.kind == NodeKind::load) result.loaded.insert(member.accesses[node.a]);
     if (node.kind == NodeKind::store) result.stored.insert(member.accesses[node.b]);
   }
@@ -121,7 +127,7 @@ uint16_t space_of(const Program& program, const Batch::Member& member, const Ope
 }
 
 void check_member(const Program& program, const Group& group, const Batch::Member& member,
-                  const Overlaps& overlaps, size_t number) {
+                  size_t number) {
   require(member.accesses.size() == group.operands.size(), "operands are missing: group", number);
   require(static_cast<int>(member.immediates.size()) == group.immediates,
           "immediates are missing: group", number);
@@ -141,7 +147,11 @@ void check_member(const Program& program, const Group& group, const Batch::Membe
     require(key.layout != Layout::strided || key.shape == member.shape,
             "an operand is of another shape: group", number);
   }
-  const Touched touched = touched_by(group, member);
+}
+
+void check_stores(const Program& program, const Batch& batch, const Batch::Member& member,
+                  const Overlaps& overlaps, size_t number) {
+  const Touched touched = touched_by(program, batch, member);
   for (const uint16_t a : touched.stored) {
     for (const uint16_t b : member.accesses) {
       require(overlaps.count({a, b}) == 0, "a store overlaps a part of an operand: group", number);
@@ -153,7 +163,7 @@ void check_member(const Program& program, const Group& group, const Batch::Membe
 void check_apart(const Program& program, const Batch& batch, const Overlaps& overlaps,
                  size_t number) {
   std::vector<Touched> all;
-  for (const auto& member : batch.members) all.push_back(touched_by(batch.group, member));
+  for (const auto& member : batch.members) all.push_back(touched_by(program, batch, member));
   // By slot, so that this stays quick for batches of many tensors.
   std::vector<std::vector<std::pair<size_t, uint16_t>>> stores(program.slots.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -175,9 +185,10 @@ void check_apart(const Program& program, const Batch& batch, const Overlaps& ove
 std::vector<uint16_t> last_writes(const Program& program) {
   std::vector<uint16_t> writes;
   for (size_t i = program.code.size(); i-- > 0;) {
-    const uint16_t out = program.code[i].out;
-    if (!program.slots[program.accesses[out].slot].live) continue;
-    if (std::ranges::find(writes, out) == writes.end()) writes.push_back(out);
+    for (const uint16_t out : program.writes_of(program.code[i])) {
+      if (!program.slots[program.accesses[out].slot].live) continue;
+      if (std::ranges::find(writes, out) == writes.end()) writes.push_back(out);
+    }
   }
   std::ranges::reverse(writes);
   return writes;
@@ -187,7 +198,7 @@ void check_results(const Plan& plan, const Program& program, const Overlaps& ove
   std::vector<size_t> stored_at(program.accesses.size(), 0);  // 1 + the last batch, 0 for none
   for (size_t i = 0; i < plan.batches.size(); ++i) {
     for (const auto& member : plan.batches[i].members) {
-      for (const uint16_t a : touched_by(plan.batches[i].group, member).stored) {
+      for (const uint16_t a : touched_by(program, plan.batches[i], member).stored) {
         stored_at[a] = i + 1;
       }
     }
@@ -201,6 +212,36 @@ void check_results(const Plan& plan, const Program& program, const Overlaps& ove
               "stores to a part of the same bytes are out of order: access", writes[i]);
     }
   }
+}
+
+void check_call(const Program& program, const Instruction& instruction, size_t number) {
+  require(instruction.in[0] < program.calls.size(), "there is no such call: instruction", number);
+  const CallKey& call = program.call_of(instruction);
+  require(size_t{call.first} + call.reads + call.writes <= program.call_accesses.size(),
+          "accesses are missing: instruction", number);
+  require(call.writes != 0 && instruction.out == program.writes_of(call).front(),
+          "a call has another result: instruction", number);
+  require(instruction.arity == 0, "a call has operands: instruction", number);
+  for (const auto& accesses : {program.reads_of(call), program.writes_of(call)}) {
+    for (const uint16_t access : accesses) {
+      require(access < program.accesses.size(), "an access is unknown: instruction", number);
+      require(program.accesses[access].layout == Layout::dense,
+              "a call's access has gaps: instruction", number);
+    }
+  }
+}
+
+// Calls are made in any case, in an order in which each reads what was written before it.
+void check_calls(const Plan& plan, const Program& program) {
+  std::set<uint16_t> made;
+  for (size_t i = 0; i < plan.batches.size(); ++i) {
+    if (!plan.batches[i].is_call()) continue;
+    require(plan.batches[i].members.size() == 1, "a call is made twice: pass", i);
+    require(made.insert(plan.batches[i].call).second, "a call is made twice: pass", i);
+  }
+  size_t calls = 0;
+  for (const Instruction& instruction : program.code) calls += instruction.code == kCall;
+  require(made.size() == calls, "calls are not made", calls - made.size());
 }
 
 }  // namespace
@@ -223,6 +264,10 @@ void validate(const Program& program) {
   }
   for (size_t i = 0; i < program.code.size(); ++i) {
     const Instruction& instruction = program.code[i];
+    if (instruction.code == kCall) {
+      check_call(program, instruction, i);
+      continue;
+    }
     require(instruction.code <= kCopy, "there is no such operation: instruction", i);
     const bool folds = is_fold(instruction.code);
     const bool scans = is_scan(instruction.code);
@@ -261,23 +306,31 @@ void validate(const Program& program) {
 
 void validate(const Plan& plan, const Program& program) {
   const Overlaps overlaps = overlaps_of(program);
-  std::set<uint16_t> scratch(plan.scratch.begin(), plan.scratch.end());
-  for (const auto& turn : plan.discarded) scratch.insert(turn.begin(), turn.end());
+  std::map<uint16_t, Plan::Scratch> scratch;
+  for (const Plan::Scratch& its : plan.scratch) scratch.emplace(its.slot, its);
+  const auto last = static_cast<uint32_t>(plan.batches.size());
+  for (const auto& turn : plan.discarded) {
+    for (const uint16_t slot : turn) scratch.emplace(slot, Plan::Scratch{slot, 0, last});
+  }
   for (size_t i = 0; i < plan.batches.size(); ++i) {
     const Batch& batch = plan.batches[i];
-    check_group(batch.group, i);
+    if (!batch.is_call()) check_group(batch.group, i);
     for (const auto& member : batch.members) {
-      check_member(program, batch.group, member, overlaps, i);
+      if (!batch.is_call()) check_member(program, batch.group, member, i);
+      check_stores(program, batch, member, overlaps, i);
       for (const uint16_t access : member.accesses) {
         const uint16_t number = program.accesses[access].slot;
         const SlotKey& slot = program.slots[number];
-        require(slot.live || !slot.inside || scratch.count(number) != 0,
+        if (slot.has_memory()) continue;
+        const auto its = scratch.find(number);
+        require(its != scratch.end() && its->second.first <= i && i <= its->second.last,
                 "a block without memory is touched: group", i);
       }
     }
     check_apart(program, batch, overlaps, i);
   }
   check_results(plan, program, overlaps);
+  check_calls(plan, program);
 }
 
 }  // namespace hologram

@@ -18,9 +18,29 @@ uint16_t area(const Program& program, const Batch::Member& member, uint16_t slot
   return 0;
 }
 
+// A call is made in any case.
+Batch call_of(const Program& program, std::vector<Value>& values, const Draft& draft) {
+  for (const auto& load : draft.loads) {
+    for (const ValueId id : load.sources) values[id].wanted = true;
+  }
+  const CallKey& call = program.calls[draft.call];
+  const auto reads = program.reads_of(call), writes = program.writes_of(call);
+  Batch batch;
+  batch.call = draft.call;
+  batch.name = call.name;
+  batch.group.compute_type = draft.compute_type;
+  Batch::Member& member = batch.members.emplace_back();
+  member.accesses.assign(reads.begin(), reads.end());
+  member.accesses.insert(member.accesses.end(), writes.begin(), writes.end());
+  member.space = draft.space;
+  member.shape = member.structure = 0;
+  return batch;
+}
+
 // What of a draft has to be computed, as a group. Later groups have been built: they have said
 // what they read.
 Batch build(const Program& program, std::vector<Value>& values, const Draft& draft) {
+  if (draft.call != Batch::kNoCall) return call_of(program, values, draft);
   Batch batch;
   std::vector<bool> live(draft.nodes.size(), false);
   std::vector<ValueId> stores;

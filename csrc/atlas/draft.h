@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/canonicalise.h"
 #include "atlas/program.h"
 
 namespace hologram {
@@ -39,12 +40,13 @@ struct Draft {
   uint16_t shape = 0;
   uint16_t structure = 0;
   uint16_t turn = 0;
+  uint16_t call = Batch::kNoCall;  // of the program: the draft is that, without nodes
   std::vector<Node> nodes;
   std::vector<Spread> spreads;       // of each value
   std::vector<Place> operands;       // that are loaded, then those stored to
   std::vector<uint16_t> immediates;  // numbers of the program's
   struct Load {
-    uint16_t node;
+    uint16_t node;  // of no meaning of a call's
     Place place;
     std::vector<ValueId> sources;  // values that must have been stored before
   };
@@ -79,12 +81,10 @@ Drafts group_instructions(const Program& program);
 
 // Takes out what nobody needs (dead_code.cpp). A group for each draft, without members where
 // nothing is left of it; values say whether they are wanted.
-struct Batch;
 std::vector<Batch> drop_dead_code(const Program& program, Drafts& drafts);
 
 // Puts groups in order, equal ones of one level together, and finds what memory they need
 // (batching.cpp).
-struct Plan;
 Plan batch_groups(const Program& program, const Drafts& drafts, std::vector<Batch> groups);
 
 }  // namespace hologram

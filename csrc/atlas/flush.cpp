@@ -24,6 +24,7 @@ WindowStats& WindowStats::operator+=(const WindowStats& other) noexcept {
   executed += other.executed;
   failed += other.failed;
   passes += other.passes;
+  calls += other.calls;
   stores_elided += other.stores_elided;
   plan_hits += other.plan_hits;
   plan_misses += other.plan_misses;

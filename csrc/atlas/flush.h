@@ -36,6 +36,7 @@ struct WindowStats {
   uint64_t executed = 0;  // of these, instructions that ran
   uint64_t failed = 0;    // of these, instructions that could not run
   uint64_t passes = 0;    // traversals of an iteration space
+  uint64_t calls = 0;     // programs' calls (atlas/call.h), of the passes none
   uint64_t stores_elided = 0;
   uint64_t plan_hits = 0, plan_misses = 0, plan_evictions = 0;
   uint64_t plan_bytes = 0;   // that the cache of plans holds now

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "atlas/block_state.h"
+#include "atlas/call.h"
 #include "atlas/error.h"
 #include "atlas/overlap.h"
 
@@ -33,6 +34,10 @@ std::string operation_names(const Group& group) {
     text += names[i];
   }
   return text + (names.size() > kMostNames ? ", ..." : "");
+}
+
+std::string operation_names(const Batch& batch) {
+  return batch.is_call() ? batch.name : operation_names(batch.group);
 }
 
 std::shared_ptr<const Failure> failure_of(const std::exception& error) {
@@ -64,45 +69,73 @@ Frame::Pass::Pass(Frame& frame, size_t number)
       batch_(&frame.plan_->batches[number]),
       rest_(frame.failures.empty() ? std::nullopt : frame.what_can_run(*batch_)),
       watched_(frame.watcher_,
-               [&] { return "hologram::pass (" + operation_names(batch_->group) + ")"; }) {
+               [&] { return "hologram::pass (" + operation_names(*batch_) + ")"; }) {
   if (rest_) [[unlikely]]
     batch_ = &*rest_;
+  if (batch_->is_call()) {
+    frame.bind_call(*batch_);
+    return;
+  }
   frame.bind(*batch_, (*frame.traversals_)[number]);
+}
+
+void Frame::Pass::call() {
+  if (batch_->members.empty()) return;  // what it reads is missing
+  frame_.program_->bodies[batch_->call]->run({frame_.operands_.data(), frame_.operands_.size()});
 }
 
 void Frame::Pass::fail(const std::exception& error) {
   const auto failure = failure_of(error);
   if (!frame_.raised) frame_.raised = failure;
   frame_.failures.resize(frame_.program_->slots.size());
-  for (const auto& member : batch_->members) frame_.mark_stores(batch_->group, member, failure);
+  for (const auto& member : batch_->members) frame_.mark_stores(*batch_, member, failure);
 }
 
 // Says of the blocks that a member of a batch stores to that they failed, or with null that they
 // are computed, where the store covers them.
-void Frame::mark_stores(const Group& group, const Batch::Member& member,
+void Frame::mark_stores(const Batch& batch, const Batch::Member& member,
                         const std::shared_ptr<const Failure>& failure) {
-  for (const Node& node : group.nodes) {
-    if (node.kind != NodeKind::store) continue;
-    const uint16_t access = member.accesses[node.b];
+  const auto mark = [&](uint16_t access) {
     if (failure || covers(*program_, access)) {
       failures[program_->accesses[access].slot] = failure;
     }
+  };
+  if (batch.is_call()) {
+    for (const uint16_t access : program_->writes_of(program_->calls[batch.call])) mark(access);
+  }
+  for (const Node& node : batch.group.nodes) {
+    if (node.kind == NodeKind::store) mark(member.accesses[node.b]);
   }
 }
 
 // The members that load nothing that is missing. What the others store fails.
 std::optional<Batch> Frame::what_can_run(const Batch& batch) {
-  Batch result{batch.group, {}};
+  Batch result{batch.group, {}, batch.call, batch.name};
   for (const auto& member : batch.members) {
     std::shared_ptr<const Failure> failure;
+    const auto look_at = [&](uint16_t access) {
+      if (!failure) failure = failures[program_->accesses[access].slot];
+    };
+    if (batch.is_call()) {
+      for (const uint16_t access : program_->reads_of(program_->calls[batch.call])) look_at(access);
+    }
     for (const Node& node : batch.group.nodes) {
-      if (node.kind != NodeKind::load || failure) continue;
-      failure = failures[program_->accesses[member.accesses[node.a]].slot];
+      if (node.kind == NodeKind::load) look_at(member.accesses[node.a]);
     }
     if (!failure) result.members.push_back(member);
-    mark_stores(batch.group, member, failure);
+    mark_stores(batch, member, failure);
   }
   return result;
+}
+
+void Frame::bind_call(const Batch& batch) {
+  bindings_.clear();
+  operands_.clear();
+  for (const auto& member : batch.members) {
+    for (const uint16_t access : member.accesses) {
+      operands_.push_back(bases[program_->accesses[access].slot] + program_->places[access].offset);
+    }
+  }
 }
 
 void Frame::bind(const Batch& batch, const std::vector<uint8_t>& traversals) {

@@ -57,6 +57,7 @@ class Watched {
 
 // Its operations, in order, each once: "mul, add".
 std::string operation_names(const Group& group);
+std::string operation_names(const Batch& batch);
 
 // How often each operand of each batch of a plan is gone through.
 using Traversals = std::vector<std::vector<uint8_t>>;
@@ -85,6 +86,10 @@ class Frame {
     std::span<const Binding> bindings() const noexcept {
       return {frame_.bindings_.data(), frame_.bindings_.size()};
     }
+    // Whether it is a call, which has no bindings. Who runs it calls call() once, after what is
+    // enqueued and before what is enqueued later; it is done on return, or has thrown.
+    bool is_call() const noexcept { return batch_->is_call(); }
+    void call();
     // It cannot run, and has stored nothing.
     void fail(const std::exception& error);
 
@@ -102,8 +107,9 @@ class Frame {
 
  private:
   void bind(const Batch& batch, const std::vector<uint8_t>& traversals);
+  void bind_call(const Batch& batch);
   std::optional<Batch> what_can_run(const Batch& batch);
-  void mark_stores(const Group& group, const Batch::Member& member,
+  void mark_stores(const Batch& batch, const Batch::Member& member,
                    const std::shared_ptr<const Failure>& failure);
 
   const Plan* plan_ = nullptr;

@@ -1,6 +1,7 @@
 // Which instructions are computed together, and in what order groups have to be executed.
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "atlas/algebra.h"
 #include "atlas/canonicalise.h"
@@ -55,7 +56,7 @@ class Grouping {
   // Whether an instruction of such a space may be computed in a group, by what they are.
   std::optional<Level> level_in(const Draft& draft, const Instruction& instruction,
                                 uint16_t shape) const {
-    if (draft.compute_type != compute_type_of(instruction.dtype) ||
+    if (draft.call != Batch::kNoCall || draft.compute_type != compute_type_of(instruction.dtype) ||
         draft.nodes.size() + 8 > kMostNodes || draft.operands.size() + 4 > kMostOperands) {
       return std::nullopt;
     }
@@ -465,10 +466,59 @@ class Grouping {
     return emit(draft, {NodeKind::fold, op, dtype, value, uint16_t{result}});
   }
 
+  // Makes a group come after others.
+  void order(size_t group, std::span<const size_t> before) {
+    for (const size_t other : before) {
+      if (other == group) continue;
+      result_.groups[group].after.push_back(other);
+      result_.groups[other].followers.push_back(group);
+    }
+  }
+
+  // A call reads what memory holds and writes memory, so it is after the groups that store the one
+  // and after those that touch the other; nothing joins it.
+  void add_call(const Instruction& instruction) {
+    const CallKey& call = program_.call_of(instruction);
+    const size_t group = result_.groups.size();
+    result_.groups.emplace_back(compute_type_of(instruction.dtype), instruction.space);
+    result_.groups.back().turn = turn_;
+    result_.groups.back().call = instruction.in[0];
+    std::vector<size_t> before;
+    for (const uint16_t access : program_.reads_of(call)) {
+      std::vector<ValueId> sources = stored(access);
+      for (const ValueId id : sources) before.push_back(result_.values[id].group);
+      result_.groups.back().loads.push_back({0, {access, kEach}, std::move(sources)});
+    }
+    for (const uint16_t access : program_.writes_of(call)) {
+      const auto touched = [&](uint16_t other) {
+        for (const size_t loader : states_[other].loaded_in) before.push_back(root(loader));
+        if (const ValueId id = states_[other].latest; id != kNoValue) {
+          before.push_back(result_.values[id].group);
+        }
+      };
+      touched(access);
+      for (const uint16_t other : overlaps_[access]) touched(other);
+    }
+    std::ranges::sort(before);
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+    order(group, before);
+    for (const uint16_t access : program_.reads_of(call)) {
+      states_[access].loaded_in.push_back(group);
+    }
+    for (const uint16_t access : program_.writes_of(call)) {
+      note_written({group, 0, program_.accesses[access].dtype, access, kEach, true});
+      states_[access].in_flight = false;
+    }
+  }
+
   void add(const Instruction& recorded) {
     if (recorded.turn != turn_) {
       turn_ = recorded.turn;
       turn_begin_ = result_.groups.size();
+    }
+    if (recorded.code == kCall) {
+      add_call(recorded);
+      return;
     }
     const Instruction instruction = with_numbers(recorded);
     const uint16_t shape = shape_of(instruction);
@@ -482,11 +532,7 @@ class Grouping {
     const Level level = *level_in(result_.groups[group], instruction, shape);
     const Constraints bounds = constraints(instruction, group, level);
     for (const auto* list : {&bounds.strict, &bounds.weak, &bounds.values}) {
-      for (const size_t before : *list) {
-        if (before == group) continue;
-        result_.groups[group].after.push_back(before);
-        result_.groups[before].followers.push_back(group);
-      }
+      order(group, *list);
     }
     if (result_.groups[group].shape == 0) result_.groups[group].shape = shape;
     if (result_.groups[group].structure == 0) {
@@ -524,14 +570,18 @@ class Grouping {
       node = converted(draft, node, dtype, memory);
       dtype = memory;
     }
+    note_written({group, node, dtype, access, spread});
+    states_[access].in_flight = same_type;  // else what is read back has been converted on its way
+    states_[access].touched_in = group;
+  }
+
+  void note_written(const Value& value) {
     const auto id = static_cast<ValueId>(result_.values.size());
-    result_.values.push_back({group, node, dtype, access, spread});
-    draft.values.push_back(id);
-    for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;
-    AccessState& state = states_[access];
+    result_.values.push_back(value);
+    result_.groups[value.group].values.push_back(id);
+    for (const uint16_t other : overlaps_[value.access]) states_[other].in_flight = false;
+    AccessState& state = states_[value.access];
     state.latest = id;
-    state.in_flight = same_type;  // else what is read back has been converted on its way
-    state.touched_in = group;
     // Whoever comes after this store comes after those loads too.
     state.loaded_in.clear();
   }

@@ -50,6 +50,7 @@ class Walk {
                        0,
                        0,
                        uint64_t{instruction.structure} << 16 | instruction.spreads};
+    if (instruction.code == kCall) result[2] = instruction.in[0];  // each is another computation
     for (size_t i = 0; i < instruction.arity; ++i) {
       const Source source = instruction.in[i];
       if ((source & kImmediate) != 0) {
@@ -73,13 +74,11 @@ void mark_unread(Program& program) {
   Walk walk(program);
   for (size_t i = 0; i < program.code.size(); ++i) {
     Instruction& instruction = program.code[i];
-    for (size_t k = 0; k < instruction.arity; ++k) {
-      const Source source = instruction.in[k];
-      if (!is_access(source)) continue;
-      walk.each_writer(source, [&](size_t writer) { program.code[writer].kept = 0; });
-    }
+    program.each_read(instruction, [&](uint16_t access) {
+      walk.each_writer(access, [&](size_t writer) { program.code[writer].kept = 0; });
+    });
     instruction.kept = 1;
-    walk.write(instruction.out, i);
+    for (const uint16_t access : program.writes_of(instruction)) walk.write(access, i);
   }
 }
 
@@ -104,7 +103,7 @@ void number_turns(Program& program) {
     computed.insert_or_assign(computation, kept);
     instruction.turn = turn & Instruction::kMostTurns;
     kept += instruction.kept;
-    walk.write(instruction.out, i);
+    for (const uint16_t access : program.writes_of(instruction)) walk.write(access, i);
   }
 }
 

@@ -22,6 +22,8 @@ void OpenProgram::clear() noexcept {
   immediates_.clear();
   dead.clear();
   bytes = 0;
+  retired = 0;
+  more_accesses_ = 0;
   comparisons = 0;
   origins.clear();
   checks.clear();
@@ -36,6 +38,33 @@ SlotState& OpenProgram::state_of_temporary(uint16_t number) {
     dead.push(true);
   }
   return state;
+}
+
+uint16_t OpenProgram::access_of(const Range& range, uint64_t number, bool written) {
+  const View view{range.block, range.offset, range.dtype, Layout::dense};
+  return access_of(view, {}, space_of(range.count), number, written);
+}
+
+void OpenProgram::append(CallOperands& call, uint64_t number) {
+  Instruction instruction{};
+  instruction.code = kCall;
+  instruction.in = {static_cast<Source>(program.calls.size()), kNothing, kNothing};
+  CallKey key{call.name, static_cast<uint32_t>(program.call_accesses.size()),
+              static_cast<uint16_t>(call.reads.size()), static_cast<uint16_t>(call.writes.size())};
+  for (const Range& range : call.reads) {
+    program.call_accesses.push_back(access_of(range, number, false));
+  }
+  for (const Range& range : call.writes) {
+    program.call_accesses.push_back(access_of(range, number, true));
+    bytes += static_cast<size_t>(range.count) * dtype_size(range.dtype);
+  }
+  instruction.out = program.call_accesses[key.first + key.reads];
+  instruction.dtype = program.accesses[instruction.out].dtype;
+  instruction.space = program.accesses[instruction.out].space;
+  program.calls.push_back(key);
+  program.bodies.push_back(std::move(call.body));
+  program.code.push(instruction);
+  more_accesses_ += instructions_of(call) - 1;
 }
 
 uint16_t OpenProgram::structure_of(const Dimensions& dimensions) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atlas/block_state.h"
+#include "atlas/call.h"
 #include "atlas/checks.h"
 #include "atlas/column.h"
 #include "atlas/immediates.h"
@@ -33,10 +34,19 @@ class OpenProgram {
   void begin_temporaries(size_t count) { temporaries_.assign(count, {}); }
   // Needs capacity. `number`: of this program, as blocks say it.
   void append(const Operands& operands, uint64_t number);
+  // Needs capacity for instructions_of() it.
+  void append(CallOperands& call, uint64_t number);
+  // How many instructions have as many accesses.
+  static size_t instructions_of(const CallOperands& call) {
+    return (call.reads.size() + call.writes.size() + 3) / 4;
+  }
+  // That capacity is used up for.
+  size_t held() const noexcept { return program.code.size() + more_accesses_; }
 
   Program program;
-  Column<bool> dead;  // by slot: the owner has freed the block
-  size_t bytes = 0;   // that are written
+  Column<bool> dead;   // by slot: the owner has freed the block
+  size_t bytes = 0;    // that are written
+  size_t retired = 0;  // bytes of blocks that nobody has any more
   // Accesses that were compared with another one.
   size_t comparisons = 0;
   std::vector<std::string> origins;  // of instructions, while capturing
@@ -45,6 +55,7 @@ class OpenProgram {
  private:
   SlotState& state_of(const View& view, uint64_t number);
   SlotState& state_of_temporary(uint16_t number);
+  uint16_t access_of(const Range& range, uint64_t number, bool written);
   uint16_t access_of(const View& view, const Operands& operands, uint16_t space, uint64_t number,
                      bool written);
   uint16_t strided_access_of(const View& view, const Operands& operands, uint16_t space,
@@ -69,6 +80,7 @@ class OpenProgram {
   std::vector<SlotState> temporaries_;  // of the instructions that are being recorded
   Immediates immediates_;
   size_t capacity_ = 0;
+  size_t more_accesses_ = 0;     // of calls: as instructions, but for one each
   std::vector<uint16_t> found_;  // of an AccessIndex; kept
 };
 

@@ -31,10 +31,10 @@ size_t Compiled::bytes() const {
 std::string describe_pass(const Compiled& compiled, size_t number) {
   constexpr size_t kMostPasses = 8;
   const auto& batches = compiled.plan.batches;
-  std::string text = operation_names(batches[number].group) + " (pass " +
-                     std::to_string(number + 1) + " of " + std::to_string(batches.size());
+  std::string text = operation_names(batches[number]) + " (pass " + std::to_string(number + 1) +
+                     " of " + std::to_string(batches.size());
   for (size_t i = 0; i < std::min(batches.size(), kMostPasses) && batches.size() > 1; ++i) {
-    text += (i == 0 ? ": " : "; ") + operation_names(batches[i].group);
+    text += (i == 0 ? ": " : "; ") + operation_names(batches[i]);
   }
   return text + (batches.size() > kMostPasses ? "; ...)" : ")");
 }

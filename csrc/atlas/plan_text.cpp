@@ -58,11 +58,24 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
   return lines;
 }
 
+PassText describe_call_pass(const Program& program, const CallKey& call) {
+  PassText pass;
+  pass.space = call.name;
+  for (const uint16_t access : program.reads_of(call)) pass.loaded += footprint(program, access);
+  for (const uint16_t access : program.writes_of(call)) pass.stored += footprint(program, access);
+  pass.lines.push_back(describe_call(program, call));
+  return pass;
+}
+
 }  // namespace
 
 std::vector<PassText> describe(const Plan& plan, const Program& program) {
   std::vector<PassText> passes;
   for (const Batch& batch : plan.batches) {
+    if (batch.is_call()) {
+      passes.push_back(describe_call_pass(program, program.calls[batch.call]));
+      continue;
+    }
     constexpr const char* kComputeTypes[] = {"f32", "f64", "i64"};
     const std::string name = kComputeTypes[static_cast<size_t>(batch.group.compute_type)];
     PassText pass;

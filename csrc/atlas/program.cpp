@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "atlas/call.h"
 #include "atlas/canonicalise.h"
 
 namespace hologram {
@@ -43,8 +44,16 @@ uint64_t mix(uint64_t hash, const Column<T>& items) noexcept {
 
 }  // namespace
 
+Program::Program() = default;
+Program::~Program() = default;
+Program::Program(Program&&) noexcept = default;
+Program& Program::operator=(Program&&) noexcept = default;
+
 void Program::clear() noexcept {
   code.clear();
+  calls.clear();
+  call_accesses.clear();
+  bodies.clear();
   accesses.clear();
   overlaps.clear();
   specials.clear();
@@ -73,6 +82,8 @@ void Program::reserve(size_t instructions) {
 Program Program::key() const {
   Program copy;
   copy.code = code;
+  copy.calls = calls;
+  copy.call_accesses = call_accesses;
   copy.accesses = accesses;
   copy.overlaps = overlaps;
   copy.specials = specials;
@@ -83,15 +94,31 @@ Program Program::key() const {
   return copy;
 }
 
+Program Program::without_bodies() const {
+  Program copy = key();
+  copy.places = places;
+  copy.strides = strides;
+  copy.immediates = immediates;
+  copy.counts = counts;
+  copy.blocks = blocks;
+  copy.shapes = shapes;
+  return copy;
+}
+
+const char* Program::name_of(const Instruction& instruction) const noexcept {
+  return instruction.code == kCall ? call_of(instruction).name : code_name(instruction.code);
+}
+
 size_t Program::key_bytes() const noexcept {
   const auto bytes = [](const auto&... columns) {
     return ((columns.size() * sizeof columns[0]) + ...);
   };
-  return bytes(code, accesses, overlaps, specials, slots, structures);
+  return bytes(code, calls, call_accesses, accesses, overlaps, specials, slots, structures);
 }
 
 bool Program::same_key(const Program& other) const noexcept {
-  return same_bytes(code, other.code) && same_bytes(accesses, other.accesses) &&
+  return same_bytes(code, other.code) && same_bytes(calls, other.calls) &&
+         same_bytes(call_accesses, other.call_accesses) && same_bytes(accesses, other.accesses) &&
          same_bytes(overlaps, other.overlaps) && same_bytes(specials, other.specials) &&
          same_bytes(slots, other.slots) && same_bytes(structures, other.structures) &&
          contracts == other.contracts && float_mode == other.float_mode;
@@ -100,6 +127,8 @@ bool Program::same_key(const Program& other) const noexcept {
 uint64_t Program::hash() const noexcept {
   uint64_t hash = 0x51ed270b7a1f3c5du + (contracts ? 1 : 0) + 2 * uint64_t{float_mode};
   hash = mix(hash, code);
+  hash = mix(hash, calls);
+  hash = mix(hash, call_accesses);
   hash = mix(hash, accesses);
   hash = mix(hash, overlaps);
   hash = mix(hash, specials);
@@ -166,9 +195,25 @@ std::string describe_immediate(uint64_t bits, DType dtype) {
   return shortest(int64_t{});
 }
 
+std::string describe_call(const Program& program, const CallKey& call) {
+  const auto list = [&](std::span<const uint16_t> accesses) {
+    std::string text;
+    for (const uint16_t access : accesses) {
+      text += (text.empty() ? "" : ", ") + describe_access(program, access);
+    }
+    return text;
+  };
+  return list(program.writes_of(call)) + " = " + call.name + "(" + list(program.reads_of(call)) +
+         ")";
+}
+
 std::vector<std::string> describe(const Program& program) {
   std::vector<std::string> lines;
   for (const Instruction& instruction : program.code) {
+    if (instruction.code == kCall) {
+      lines.push_back(describe_call(program, program.call_of(instruction)));
+      continue;
+    }
     std::string text = describe_access(program, instruction.out, instruction.out_spread()) + " = " +
                        code_name(instruction.code) + "." + dtype_name(instruction.dtype) + "(";
     for (int i = 0; i < instruction.arity; ++i) {

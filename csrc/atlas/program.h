@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 
 namespace hologram {
 
+class Call;
 struct BlockState;
 
 // An index into Program::accesses, or with the highest bit set one into Program::immediates, or the
@@ -30,10 +33,11 @@ constexpr bool is_access(Source source) noexcept {
   return source < kPosition;
 }
 
-// What an instruction computes: a row of the op table, the fold of one, the scan of one, or `copy`,
-// which converts its source to the dtype of its destination (fill is a copy of an immediate).
+// What an instruction computes: a row of the op table, the fold of one, the scan of one, `copy`,
+// which converts its source to the dtype of its destination (fill is a copy of an immediate), or a
+// call (atlas/call.h).
 using Code = uint16_t;
-inline constexpr Code kCopy = 0xffff;
+inline constexpr Code kCopy = 0xffff, kCall = 0x0fff;
 // + the number of the row
 inline constexpr Code kFoldOf = 0x4000, kScanAlongRows = 0x2000, kScanDownRows = 0x1000;
 constexpr bool is_fold(Code code) noexcept {
@@ -44,7 +48,7 @@ constexpr bool is_scan(Code code) noexcept {
 }
 constexpr Op op_of(Code code) noexcept {
   return static_cast<Op>(code & ~(kFoldOf | kScanAlongRows | kScanDownRows));
-}  // not of kCopy
+}  // neither of kCopy nor of kCall
 constexpr Code fold_of(Op op) noexcept {
   return static_cast<Code>(kFoldOf | static_cast<Code>(op));
 }
@@ -56,10 +60,12 @@ constexpr Code scan_of(Op op, Spread axis) noexcept {
 constexpr Spread scan_axis(Code code) noexcept {
   return (code & kScanAlongRows) != 0 ? kColumns : kMiddle;
 }
-const char* code_name(Code code) noexcept;
+const char* code_name(Code code) noexcept;  // not of kCall
 
 // out = code(in ...), element by element over a space, or a fold over some of its dimensions, or a
-// scan over one. The operands are converted to `dtype`, in which the operation computes.
+// scan over one. The operands are converted to `dtype`, in which the operation computes. Of a call
+// `out`, `dtype` and `space` are those of the first access that it writes, its number is in[0], and
+// all that it touches is in Program::calls: its arity is 0.
 struct Instruction {
   Code code;
   DType dtype;
@@ -80,6 +86,14 @@ struct Instruction {
   Spread spread(size_t operand) const noexcept { return spreads >> (3 + 3 * operand) & kEach; }
 };
 static_assert(sizeof(Instruction) == 20);
+
+// What is known of a call, and where its accesses are in Program::call_accesses.
+struct CallKey {
+  const char* name;
+  uint32_t first;
+  uint16_t reads, writes;
+};
+static_assert(sizeof(CallKey) == 16);
 
 // The dimensions of a space, by the numbers of their counts.
 struct Structure {
@@ -104,6 +118,9 @@ enum class Special : uint8_t { none, zero, negative_zero, one, minus_one };
 struct SlotKey {
   bool inside;  // allocated while the program was recorded: nothing of it is older
   bool live;    // somebody may read it after the program; set when the program is closed
+
+  // Else it has given its memory back: its values need none, or what the plan has for them.
+  bool has_memory() const noexcept { return live || !inside; }
 };
 
 // Where an access lies. What a block is may differ from flush to flush, so this is not in the key.
@@ -117,6 +134,8 @@ struct Place {
 struct Program {
   // The key.
   Column<Instruction> code;
+  Column<CallKey> calls;
+  Column<uint16_t> call_accesses;
   Column<AccessKey> accesses;
   // Pairs of accesses of one block, the higher number first, of which one is written.
   Column<std::array<uint16_t, 2>> overlaps;
@@ -135,12 +154,45 @@ struct Program {
   struct Shape {
     std::vector<int64_t> sizes;
   };
-  std::vector<Shape> shapes;  // number 0 is none
+  std::vector<Shape> shapes;                  // number 0 is none
+  std::vector<std::unique_ptr<Call>> bodies;  // of each call
+
+  Program();
+  ~Program();
+  Program(Program&&) noexcept;
+  Program& operator=(Program&&) noexcept;
 
   void clear() noexcept;
   // Room for so many instructions with all they bring, but overlaps, strides and shapes.
   void reserve(size_t instructions);
   Program key() const;  // a copy of it
+  Program without_bodies() const;
+  const char* name_of(const Instruction& instruction) const noexcept;
+  std::span<const uint16_t> reads_of(const CallKey& call) const noexcept {
+    return {call_accesses.data() + call.first, call.reads};
+  }
+  std::span<const uint16_t> writes_of(const CallKey& call) const noexcept {
+    return {call_accesses.data() + call.first + call.reads, call.writes};
+  }
+  const CallKey& call_of(const Instruction& instruction) const noexcept {
+    return calls[instruction.in[0]];
+  }
+  // The accesses that an instruction writes.
+  std::span<const uint16_t> writes_of(const Instruction& instruction) const noexcept {
+    if (instruction.code == kCall) [[unlikely]]
+      return writes_of(call_of(instruction));
+    return {&instruction.out, 1};
+  }
+  // f(access) of each that an instruction reads.
+  template <class F>
+  void each_read(const Instruction& instruction, F&& f) const {
+    if (instruction.code == kCall) [[unlikely]] {
+      for (const uint16_t access : reads_of(call_of(instruction))) f(access);
+    }
+    for (size_t i = 0; i < instruction.arity; ++i) {
+      if (is_access(instruction.in[i])) f(instruction.in[i]);
+    }
+  }
   size_t key_bytes() const noexcept;
   bool same_key(const Program& other) const noexcept;
   uint64_t hash() const noexcept;
@@ -153,6 +205,7 @@ const char* scan_axis_name(Spread axis) noexcept;  // " along rows" or " down ro
 // or t2 if nobody can read it after the program. "b0+16:f32[4]" are 4 elements from byte 16 of it,
 // "b0:f32[]" is one that is broadcast, "b0:f32[2, 3]{1, 2}" has strides (in elements).
 std::string describe_access(const Program& program, uint16_t access, Spread spread = kEach);
+std::string describe_call(const Program& program, const CallKey& call);
 std::string describe_immediate(uint64_t bits, DType dtype);  // of the compute type of dtype
 std::vector<std::string> describe(const Program& program);   // "t1:f32[4] = mul.f32(b0:f32[4], 2)"
 std::string to_string(const Program& program);               // these, one a line

@@ -51,17 +51,21 @@ bool Runner::reserve_scratch(const Plan& plan, const Program& program, Failures&
     std::string text;
     for (const Instruction& instruction : program.code) {
       if (program.accesses[instruction.out].slot != slot) continue;
-      text = std::string(code_name(instruction.code)) + " (" + dtype_name(instruction.dtype) +
+      text = std::string(program.name_of(instruction)) + " (" + dtype_name(instruction.dtype) +
              ", " + std::to_string(program.counts[instruction.space]) + " elements)";
     }
     return text;
   };
   bool complete = true;
   held_.reserve(plan.scratch.size() + 1);
+  places_.clear();
+  places_.reserve(plan.scratch.size());
+  rooms_.clear();
   if (!plan.scratch.empty() || !plan.discarded.empty()) temporary_bytes(program, temporary_bytes_);
-  for (const uint16_t slot : plan.scratch) {
+  for (const Plan::Scratch& its : plan.scratch) {
+    const uint16_t slot = its.slot;
     try {
-      held_.push(scratch_.allocate_scratch(scratch_bytes(program, slot), queue_));
+      places_.push(take_scratch(its, scratch_bytes(program, slot)));
     } catch (const OutOfMemory& error) {
       unwritable.resize(program.slots.size());
       unwritable[slot] = std::make_shared<const Failure>(Failure{
@@ -91,6 +95,22 @@ bool Runner::reserve_scratch(const Plan& plan, const Program& program, Failures&
   return complete;
 }
 
+// Memory for a slot of a plan: what an earlier batch has done with, if that fits, the one that was
+// used last first, since it is in the cache.
+char* Runner::take_scratch(const Plan::Scratch& its, size_t bytes) {
+  Room* best = nullptr;
+  for (Room& room : rooms_) {
+    if (room.last >= its.first || room.bytes < bytes || room.bytes > 2 * bytes) continue;
+    if (best == nullptr || room.last > best->last) best = &room;
+  }
+  if (best == nullptr) {
+    held_.push(scratch_.allocate_scratch(bytes, queue_));
+    best = &rooms_.emplace_back(Room{0, bytes, static_cast<char*>(held_.back())});
+  }
+  best->last = its.last;
+  return best->memory;
+}
+
 // For memory that came from the pool and was not used: whoever had it before may still use it, and
 // the queue waits for that.
 Fence Runner::fence_behind_all() noexcept {
@@ -107,7 +127,7 @@ void Runner::wait_for_other_queues(const Program& program) {
   fences_.clear();
   for (size_t i = 0; i < program.blocks.size(); ++i) {
     const SlotKey& slot = program.slots[i];
-    if (!slot.live && slot.inside) continue;  // what was its memory is not touched
+    if (!slot.has_memory()) continue;  // what was its memory is not touched
     const Fence fence = program.blocks[i]->last_use.load();
     if (fence.queue != &queue_ && fence.outstanding()) fences_.add(fence);
   }
@@ -154,7 +174,9 @@ Runner::Outcome Runner::run(Program& program, Watcher* watcher) {
     frame.failures.assign(program.slots.size(), nullptr);
     frame.bytes_moved = 0;
     for (const Instruction& instruction : recorded.empty() ? program.code : recorded) {
-      frame.failures[program.accesses[instruction.out].slot] = failure;
+      for (const uint16_t access : program.writes_of(instruction)) {
+        frame.failures[program.accesses[access].slot] = failure;
+      }
     }
   }
   if (first) frame.raised = std::move(first);
@@ -192,18 +214,16 @@ void Runner::drop_failed(Program& program, const Failures& unwritable, Failures&
   }
   size_t kept = 0;
   for (const Instruction& instruction : program.code) {
-    const uint16_t slot = program.accesses[instruction.out].slot;
-    std::shared_ptr<const Failure> failure = unwritable.empty() ? nullptr : unwritable[slot];
-    for (int i = 0; i < instruction.arity && !failure; ++i) {
-      const Source source = instruction.in[static_cast<size_t>(i)];
-      if (is_access(source)) failure = failures[program.accesses[source].slot];
+    const auto slot_of = [&](uint16_t access) { return program.accesses[access].slot; };
+    std::shared_ptr<const Failure> failure =
+        unwritable.empty() ? nullptr : unwritable[slot_of(instruction.out)];
+    program.each_read(instruction, [&](uint16_t access) {
+      if (!failure) failure = failures[slot_of(access)];
+    });
+    for (const uint16_t access : program.writes_of(instruction)) {
+      if (failure || covers(program, access)) failures[slot_of(access)] = failure;
     }
-    if (failure) {
-      failures[slot] = std::move(failure);
-    } else {
-      if (covers(program, instruction.out)) failures[slot] = nullptr;
-      program.code[kept++] = instruction;
-    }
+    if (!failure) program.code[kept++] = instruction;
   }
   program.code.truncate(kept);  // in place: the room that was made for recording stays
 }
@@ -214,11 +234,9 @@ void Runner::find_bases(const Plan& plan, const Program& program) {
   bases.reserve(program.blocks.size());
   for (size_t i = 0; i < program.blocks.size(); ++i) {
     const SlotKey& slot = program.slots[i];
-    bases.push(slot.live || !slot.inside ? program.blocks[i]->data : nullptr);
+    bases.push(slot.has_memory() ? program.blocks[i]->data : nullptr);
   }
-  for (size_t i = 0; i < plan.scratch.size(); ++i) {
-    bases[plan.scratch[i]] = static_cast<char*>(held_[i]);
-  }
+  for (size_t i = 0; i < plan.scratch.size(); ++i) bases[plan.scratch[i].slot] = places_[i];
   for (const auto& turn : plan.discarded) {
     char* place = held_.empty() ? nullptr : static_cast<char*>(held_.back());
     for (const uint16_t slot : turn) {

@@ -44,6 +44,7 @@ class Runner {
  private:
   bool reserve_scratch(const Plan& plan, const Program& program, Failures& unwritable,
                        std::shared_ptr<const Failure>& first);
+  char* take_scratch(const Plan::Scratch& its, size_t bytes);
   size_t scratch_bytes(const Program& program, uint16_t slot) const;
   size_t discarded_bytes(const Plan& plan, const Program& program) const;
   void release_scratch(Fence fence) noexcept;
@@ -60,9 +61,17 @@ class Runner {
   std::shared_ptr<const Compiled> compiled_;  // of the last program
   bool failures_ = false;                     // some block has failed in this window
   Column<void*> held_;                        // scratch of the run
-  std::vector<size_t> temporary_bytes_;       // by slot, of the run
-  Fences fences_;                             // that the run waits for
-  Fences waited_for_;                         // by the queue, for earlier ones
+  // Of the run: memory that is used up to a batch, and, once the plan has got past that, again.
+  struct Room {
+    uint32_t last;  // batch
+    size_t bytes;
+    char* memory;
+  };
+  std::vector<Room> rooms_;
+  Column<char*> places_;                 // of each of Plan::scratch
+  std::vector<size_t> temporary_bytes_;  // by slot, of the run
+  Fences fences_;                        // that the run waits for
+  Fences waited_for_;                    // by the queue, for earlier ones
 };
 
 }  // namespace hologram

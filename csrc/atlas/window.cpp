@@ -29,29 +29,29 @@ Window::~Window() = default;
 
 // Whether so many instructions of a thread in this mode can be appended.
 inline bool Window::takes(size_t instructions, FloatMode mode) const {
-  const size_t held = current_->program.code.size();
+  const size_t held = current_->held();
   return held + instructions <= kMostInstructions &&
-         (held == 0 || (current_->bytes < kMostBytes && current_->comparisons < kMostComparisons &&
-                        current_->program.float_mode == mode));
+         (held == 0 ||
+          (current_->bytes < kMostBytes && current_->retired < kMostRetired &&
+           current_->comparisons < kMostComparisons && current_->program.float_mode == mode));
 }
 
-// A window with a program that touches a block of the instructions and has not been submitted; null
-// where there is none but this.
-Window* Window::pending_elsewhere(std::span<const Operands> list) const {
+// A window with a program that touches one of the blocks and has not been submitted; null where
+// there is none but this.
+template <class EachBlock>
+Window* Window::pending_elsewhere(EachBlock&& each_block) const {
   Window* found = nullptr;
-  const auto look_at = [&](const BlockState* block) {
+  each_block([&](const BlockState* block) {
     if (block == nullptr) return;
     Window* const window = block->window.load(std::memory_order_relaxed);
     if (window != nullptr && window != this && window->pending(*block)) found = window;
-  };
-  for (const Operands& operands : list) {
-    look_at(operands.out.block);
-    for (size_t i = 0; i < static_cast<size_t>(operands.arity); ++i) look_at(operands.in[i].block);
-  }
+  });
   return found;
 }
 
-void Window::record(std::span<const Operands> list, size_t temporaries, Check* check) {
+// Makes room for so many instructions, which touch some blocks, and has them appended.
+template <class EachBlock, class Append>
+inline void Window::record_some(size_t instructions, EachBlock&& each_block, Append&& append) {
   if (const Hook hook = before_record_.load(std::memory_order_acquire)) [[unlikely]]
     hook();
   std::string origin;
@@ -64,36 +64,60 @@ void Window::record(std::span<const Operands> list, size_t temporaries, Check* c
     {
       const std::lock_guard guard(lock_);
       if (!alone_) [[unlikely]]
-        other = pending_elsewhere(list);
+        other = pending_elsewhere(each_block);
       if (other != nullptr) [[unlikely]] {
         reason = FlushReason::stream;
-      } else if (takes(list.size(), mode)) [[likely]] {
-        const size_t held = current_->program.code.size();
+      } else if (takes(instructions, mode)) [[likely]] {
+        const size_t held = current_->held();
         current_->program.float_mode = mode;
-        if (held + list.size() > current_->capacity()) [[unlikely]]
-          current_->reserve(std::max(held + list.size(), 2 * current_->capacity()));
-        const uint64_t number = open_.load(std::memory_order_relaxed);
-        if (temporaries != 0) [[unlikely]]
-          current_->begin_temporaries(temporaries);
-        for (const Operands& operands : list) current_->append(operands, number);
-        if (check != nullptr) [[unlikely]]
-          current_->checks.push_back(std::move(*check));
+        if (held + instructions > current_->capacity()) [[unlikely]]
+          current_->reserve(std::max(held + instructions, 2 * current_->capacity()));
+        append(open_.load(std::memory_order_relaxed));
         if (!origin.empty()) [[unlikely]]
           current_->origins.resize(current_->program.code.size(), origin);
-        stats_.recorded += list.size();
         empty_.store(false, std::memory_order_relaxed);
         break;
       } else if (current_->program.float_mode != mode) {
         reason = FlushReason::mode;
       }
     }
-    if (list.size() > kMostInstructions) {
-      throw Error(std::to_string(list.size()) + " instructions at once, where a window holds " +
+    if (instructions > kMostInstructions) {
+      throw Error(std::to_string(instructions) + " instructions at once, where a window holds " +
                   std::to_string(kMostInstructions));
     }
     (other != nullptr ? other : this)->flush(reason);
   }
   if (!recording()) flush(FlushReason::eager);
+}
+
+void Window::record(std::span<const Operands> list, size_t temporaries, Check* check) {
+  const auto each_block = [&](auto&& look_at) {
+    for (const Operands& operands : list) {
+      look_at(operands.out.block);
+      for (size_t i = 0; i < static_cast<size_t>(operands.arity); ++i) {
+        look_at(operands.in[i].block);
+      }
+    }
+  };
+  record_some(list.size(), each_block, [&](uint64_t number) {
+    if (temporaries != 0) [[unlikely]]
+      current_->begin_temporaries(temporaries);
+    for (const Operands& operands : list) current_->append(operands, number);
+    if (check != nullptr) [[unlikely]]
+      current_->checks.push_back(std::move(*check));
+    stats_.recorded += list.size();
+  });
+}
+
+void Window::record(CallOperands& call) {
+  const auto each_block = [&](auto&& look_at) {
+    for (const Range& range : call.reads) look_at(range.block);
+    for (const Range& range : call.writes) look_at(range.block);
+  };
+  record_some(OpenProgram::instructions_of(call), each_block, [&](uint64_t number) {
+    current_->append(call, number);
+    ++stats_.recorded;
+  });
 }
 
 bool Window::keep(BlockState* block) noexcept {
@@ -109,6 +133,7 @@ bool Window::keep(BlockState* block) noexcept {
   if (open && program.program.slots[block->place.slot].inside) {
     block->give_back_memory();
   } else {
+    if (open) program.retired += block->bytes;
     block->retire_memory();
   }
   return true;
@@ -150,8 +175,8 @@ void Window::flush(FlushReason reason) {
     Frame& frame = runner_.frame;
     raised = std::move(frame.raised);
     if (!origin.empty()) [[unlikely]] {
-      captured_.push_back({next_flush_number(), reason, std::move(origin), running_->program,
-                           running_->origins,
+      captured_.push_back({next_flush_number(), reason, std::move(origin),
+                           running_->program.without_bodies(), running_->origins,
                            outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
       captured_.back().program.blocks.clear();
     }
@@ -165,7 +190,9 @@ void Window::flush(FlushReason reason) {
       stats_.failed += outcome.failed;
       ++stats_.flushes[static_cast<size_t>(reason)];
       if (outcome.compiled != nullptr) {
-        stats_.passes += outcome.compiled->plan.batches.size();
+        const Plan& plan = outcome.compiled->plan;
+        stats_.calls += plan.calls;
+        stats_.passes += plan.batches.size() - plan.calls;
         stats_.stores_elided += static_cast<uint64_t>(outcome.compiled->plan.stores_elided);
       }
       for (size_t i = 0; i < frame.failures.size(); ++i) {
@@ -191,7 +218,7 @@ void Window::flush(FlushReason reason) {
       if (block == nullptr) continue;
       const SlotKey& slot = running_->program.slots[i];
       // What lived inside the program only has given its memory back already.
-      if (slot.live || !slot.inside) block->give_back_memory();
+      if (slot.has_memory()) block->give_back_memory();
       delete block;
     }
     checks.swap(running_->checks);

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "atlas/block_state.h"
+#include "atlas/call.h"
 #include "atlas/error.h"
 #include "atlas/flush.h"
 #include "atlas/frame.h"
@@ -72,6 +73,8 @@ class Window {
 
   static constexpr size_t kMostInstructions = 4096;
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
+  // Of blocks that have been freed and whose memory waits for the open program.
+  static constexpr size_t kMostRetired = size_t{32} << 20;
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.
   static constexpr size_t kMostComparisons = size_t{1} << 18;
@@ -114,6 +117,8 @@ class Window {
   // is one that they write.
   void record(std::span<const Operands> list, size_t temporaries = 0, Check* check = nullptr);
   void record(const Operands& operands) { record({&operands, 1}); }
+  // The same of a call, whose body is taken.
+  void record(CallOperands& call);
 
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
@@ -187,7 +192,10 @@ class Window {
   void submit_checks(const std::vector<Check>& checks, Ticket program,
                      std::shared_ptr<const Failure>& raised);
   bool takes(size_t instructions, FloatMode mode) const;
-  Window* pending_elsewhere(std::span<const Operands> list) const;
+  template <class EachBlock>
+  Window* pending_elsewhere(EachBlock&& each_block) const;
+  template <class EachBlock, class Append>
+  void record_some(size_t instructions, EachBlock&& each_block, Append&& append);
   static void wait(BlockState& block);
   void raise(const BlockState& block) const;
 

@@ -11,14 +11,18 @@ namespace hologram::cpu {
 
 struct Code final : PlanCode {
   explicit Code(const Plan& plan) {
-    for (const Batch& batch : plan.batches) groups.push_back(compile(batch.group));
+    for (const Batch& batch : plan.batches) {
+      groups.push_back(batch.is_call() ? nullptr : compile(batch.group));
+    }
   }
   size_t bytes() const noexcept override {
     size_t sum = 0;
-    for (const auto& group : groups) sum += group->bytes();
+    for (const auto& group : groups) {
+      if (group != nullptr) sum += group->bytes();
+    }
     return sum;
   }
-  std::vector<std::unique_ptr<CompiledGroup>> groups;  // one per batch
+  std::vector<std::unique_ptr<CompiledGroup>> groups;  // one per batch, null for a call
 };
 
 }  // namespace hologram::cpu

@@ -6,6 +6,7 @@
 
 #include "atlas/error.h"
 #include "cpu/scalar.h"
+#include "cpu/upper_registers.h"
 
 namespace hologram::cpu {
 namespace {
@@ -124,6 +125,7 @@ void GroupRun::work(int thread) {
 
 void GroupRun::share(int thread, char* frame) {
   const FloatModeGuard mode(mode_);
+  const UpperRegistersGuard upper;
   for (int i = 0; i < part_count_; ++i) {
     finish(parts_[static_cast<size_t>((thread + i) % part_count_)], frame);
   }
@@ -231,6 +233,7 @@ void GroupRun::choose_prefetches(Member& member) const {
 }
 
 void run(const CompiledGroup& group, std::span<const Binding> bindings, Parallel& parallel) {
+  const UpperRegistersGuard upper;
   if (group.rows_ != nullptr) {
     for (const Binding& binding : bindings) {
       RowRun(*group.rows_, binding).run(parallel);

@@ -31,7 +31,11 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   for (size_t i = 0; i < groups.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
-      run(*groups[i], pass.bindings(), parallel != nullptr ? *parallel : serial());
+      if (pass.is_call()) {
+        pass.call();
+      } else {
+        run(*groups[i], pass.bindings(), parallel != nullptr ? *parallel : serial());
+      }
     } catch (const std::exception& error) {
       pass.fail(error);
     }

@@ -8,6 +8,7 @@
 #include "atlas/error.h"
 #include "atlas/operands.h"
 #include "cpu/convert.h"
+#include "cpu/upper_registers.h"
 
 namespace hologram::cpu {
 namespace {
@@ -392,6 +393,7 @@ void RowRun::run(Parallel& parallel) {
             auto& its = *static_cast<Context*>(pointer);
             RowRun& self = *its.self;
             const FloatModeGuard mode(self.mode_);
+            const UpperRegistersGuard upper;
             Desk& desk = (*its.desks)[its.seats.fetch_add(1, std::memory_order_relaxed)];
             while (true) {
               const int64_t at = self.next_.fetch_add(its.claim, std::memory_order_relaxed);
@@ -1012,6 +1014,7 @@ void RowRun::share_classes(List<Desk>& desks, Parallel& parallel) {
             auto& its = *static_cast<Context*>(pointer);
             RowRun& self = *its.self;
             const FloatModeGuard mode(self.mode_);
+            const UpperRegistersGuard upper;
             Desk& desk = (*its.desks)[its.seats.fetch_add(1, std::memory_order_relaxed)];
             StageFrame& frame = desk.stages[its.stage];
             const int64_t claim = std::max<int64_t>(self.classes_ / (16 * self.threads_), 1);

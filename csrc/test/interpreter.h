@@ -2,6 +2,7 @@
 // device's, some time later on a thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -65,7 +66,11 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
       }
       const FloatModeGuard guard(mode);
       try {
-        run(plan.batches[i].group, pass.bindings());
+        if (pass.is_call()) {
+          pass.call();
+        } else {
+          run(plan.batches[i].group, pass.bindings());
+        }
       } catch (const Error& error) {
         pass.fail(error);
       }
@@ -105,8 +110,15 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
     changed_.wait(lock, [&] { return done(ticket); });
   }
 
-  void* allocate_scratch(size_t bytes, Queue&) override { return ::operator new(bytes); }
+  void* allocate_scratch(size_t bytes, Queue&) override {
+    scratch_ += bytes;
+    most_scratch_ = std::max(most_scratch_, scratch_);
+    return ::operator new(bytes);
+  }
+  // Bytes of one program at most.
+  size_t most_scratch() const { return most_scratch_; }
   void free_scratch(void* memory, Fence fence) noexcept override {
+    scratch_ = 0;  // a program gives all back at once
     if (fence.outstanding()) {
       push([memory] { ::operator delete(memory); });
     } else {
@@ -143,6 +155,7 @@ class Interpreter : public PlanCompiler, public Queue, public Scratch {
     }
   }
 
+  size_t scratch_ = 0, most_scratch_ = 0;
   std::function<void()> delay_;
   std::mutex mutex_;
   std::condition_variable changed_;

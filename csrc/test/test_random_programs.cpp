@@ -3,11 +3,13 @@
 #include <bit>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "atlas/call.h"
 #include "atlas/canonicalise.h"
 #include "atlas/op_table.h"
 #include "check.h"
@@ -39,7 +41,7 @@ constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f64, DType::i64};
 constexpr int64_t kBlockElements = 24;  // of 8 bytes
 
 struct Step {
-  enum Kind { make, free, compute, read } kind;
+  enum Kind { make, free, compute, read, call } kind;
   Op op;
   DType dtype;
   size_t out, a, b;  // blocks
@@ -50,6 +52,21 @@ struct Step {
   double value;
   int a_strides;  // 0: dense; 1: the rows of kSizes broadcast, 2: its transpose
   Spread scans;   // the axis, kOne for none
+};
+
+// out[i] = a[n - 1 - i] * 2 + b[i]
+class Reverse final : public Call {
+ public:
+  explicit Reverse(int64_t count) : count_(static_cast<size_t>(count)) {}
+  void run(std::span<void* const> memory) override {
+    const auto* const a = static_cast<const float*>(memory[0]);
+    const auto* const b = static_cast<const float*>(memory[1]);
+    auto* const out = static_cast<float*>(memory[2]);
+    for (size_t i = 0; i < count_; ++i) out[i] = a[count_ - 1 - i] * 2 + b[i];
+  }
+
+ private:
+  size_t count_;
 };
 
 constexpr int64_t kSizes[] = {2, 3};  // of the spaces with strided operands
@@ -83,6 +100,17 @@ void apply(World& world, const Step& step) {
       world.blocks.erase(world.blocks.begin() + static_cast<ptrdiff_t>(step.out));
       return;
     case Step::read: Window::finish(*world.blocks[step.out]); return;
+    case Step::call: {
+      const auto range = [&](size_t block, int64_t offset) -> Range {
+        return {world.blocks[block], 4 * offset, DType::f32, step.count};
+      };
+      const Range reads[] = {range(step.a, step.a_offset), range(step.b, step.b_offset)};
+      const Range writes[] = {range(step.out, step.out_offset)};
+      CallOperands call{"test::reverse", reads, writes, std::make_unique<Reverse>(step.count)};
+      world.s.window.record(call);
+      if (world.eager) world.s.window.flush(FlushReason::eager);
+      return;
+    }
     case Step::compute: break;
   }
   const bool scans = step.scans != kOne;
@@ -118,7 +146,7 @@ void apply(World& world, const Step& step) {
 
 class Generator {
  public:
-  explicit Generator(uint32_t seed) : random_(seed) {}
+  Generator(uint32_t seed, bool calls) : calls_(calls), random_(seed) {}
 
   // With `only_f32` all memory is read and written as f32: it holds a NaN, whose bits are free.
   Step next(size_t blocks, bool only_f32) {
@@ -135,6 +163,17 @@ class Generator {
     }
     if (kind == 2) {
       step.kind = Step::read;
+      return step;
+    }
+    if (kind == 3 && calls_) {
+      step.kind = Step::call;
+      step.a = pick(blocks);
+      step.b = pick(blocks);
+      step.count = 11;
+      step.out_offset = offset(true);
+      step.a_offset = offset(true);
+      step.b_offset = offset(true);
+      if (step.a == step.out || step.b == step.out) return next(blocks, only_f32);
       return step;
     }
     step.kind = Step::compute;
@@ -192,6 +231,7 @@ class Generator {
     const bool exact = begin == out && dtype == step.out_dtype && !scalar;
     return !exact && begin < out_end && out < end;
   }
+  bool calls_;  // the queue makes calls
   std::mt19937 random_;
 };
 
@@ -227,7 +267,7 @@ static void compare_random_programs(uint32_t count, bool late) {
   for (uint32_t seed = 0; seed < count; ++seed) {
     World fused(false, late), eager(true);
     Window::set_keeping(seed % 4 == 3);
-    Generator generator(seed);
+    Generator generator(seed, !late);
     const size_t length = 2 + generator.pick(60);
     bool only_f32 = false;
     for (size_t i = 0; i < length; ++i) {

@@ -1,0 +1,79 @@
+#include "aten/precompiled.h"
+
+#include "aten/record_call.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "aten/operand.h"
+#include "atlas/device.h"
+
+namespace hologram::aten {
+namespace {
+
+// Element 0 and all that lies between it and the last one.
+Range range_of(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  int64_t count = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) count += (tensor.size(d) - 1) * tensor.stride(d);
+  return {operand_block(impl), impl->storage_offset() * static_cast<int64_t>(impl->itemsize()),
+          *group_dtype(tensor.scalar_type()), count};
+}
+
+}  // namespace
+
+TensorShape::TensorShape(const at::Tensor& tensor)
+    : sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.dtype()) {}
+
+at::Tensor TensorShape::over(void* memory) const {
+  size_t count = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    count += static_cast<size_t>((sizes[d] - 1) * strides[d]);
+  }
+  c10::Storage storage(c10::Storage::use_byte_size_t(), count * dtype.itemsize(),
+                       c10::DataPtr(memory, c10::Device(c10::kCPU)), nullptr, false);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, 0);
+  return tensor;
+}
+
+void TensorCall::run(std::span<void* const> memory) {
+  // Whoever needs a result may be inside of anything.
+  const c10::impl::ForceDispatchKeyGuard plain(
+      c10::default_included_set, c10::default_excluded_set |
+                                     c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                     c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
+  c10::SmallVector<at::Tensor, 4> tensors;
+  for (size_t i = 0; i < shapes_.size(); ++i) tensors.push_back(shapes_[i].over(memory[i]));
+  compute(tensors);
+}
+
+bool takes_calls(c10::DeviceIndex device) {
+  return hologram::device(device).properties().computes_on_host;
+}
+
+bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return is_plain_strided(impl) && impl->device().index() == device && impl->numel() != 0 &&
+         group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
+}
+
+void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads, const at::Tensor& result,
+                 std::unique_ptr<TensorCall> call) {
+  c10::SmallVector<Range, 4> read;
+  for (const at::Tensor* tensor : reads) {
+    read.push_back(range_of(*tensor));
+    call->add(*tensor);
+  }
+  const Range written = range_of(result);
+  call->add(result);
+  CallOperands operands{name, {read.data(), read.size()}, {&written, 1}, std::move(call)};
+  Window& window = current_window(result.device().index());
+  window.record(operands);
+  for (const Range& range : read) {
+    const View view{range.block, 0, range.dtype, Layout::dense};
+    run_if_shared(window, {&view, 1});
+  }
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,40 @@
+// Calls: instructions of which the stream knows what memory they read and write, and nothing else.
+//
+// A matrix product is one. It has its place among the others, waits for what it reads and holds the
+// memory that it touches; what it computes, its body knows, which the queue runs when it gets
+// there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "atlas/block_state.h"
+#include "atlas/dtype.h"
+
+namespace hologram {
+
+class Call {
+ public:
+  virtual ~Call() = default;
+  // Addresses of what it reads and of what it writes, in the order in which they were recorded. On
+  // the thread that submits the program. Once. What it throws is the failure of all that it writes.
+  virtual void run(std::span<void* const> memory) = 0;
+};
+
+// Elements of a block that lie side by side.
+struct Range {
+  BlockState* block;
+  int64_t offset;  // bytes from the start of the block
+  DType dtype;
+  int64_t count;
+};
+
+struct CallOperands {
+  const char* name;  // lives as long as the process
+  std::span<const Range> reads, writes;
+  std::unique_ptr<Call> body;
+};
+
+}  // namespace hologram

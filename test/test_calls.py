@@ -1,0 +1,159 @@
+"""Kernels of torch's that are recorded: matrix products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import HologramTestCase
+from torch import nn
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+from torch_hologram import _C
+
+RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
+
+
+def stats() -> dict[str, int]:
+    return torch.hologram.stream_stats()
+
+
+def mlp(device: str) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(20, 32), nn.GELU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)
+    ).to(device)
+
+
+@pytest.mark.skipif(not RECORDED, reason="calls are recorded on devices that compute on the host")
+class TestPrograms(HologramTestCase):
+    def setUp(self):
+        super().setUp()
+        torch.hologram.synchronize()
+        torch.hologram.reset_stream_stats()
+
+    def test_products_end_no_program(self):
+        x = torch.rand(4, 6, device="hologram")
+        y = (x @ x.t()).exp() @ x
+        self.assertEqual(sum(v for k, v in stats().items() if k.startswith("flushes.")), 0)
+        wanted = (x.cpu() @ x.cpu().t()).exp() @ x.cpu()
+        self.assertEqual(y, wanted, atol=1e-5, rtol=1e-5)
+        self.assertEqual(stats()["calls"], 2)
+
+    def test_training_step_is_at_most_two_programs(self):
+        model = mlp("hologram")
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.rand(16, 20, device="hologram")
+        target = torch.arange(16, device="hologram") % 5
+        for _ in range(3):
+            torch.hologram.synchronize()
+            torch.hologram.reset_stream_stats()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), target).backward()
+            optimizer.step()
+            torch.hologram.synchronize()
+            self.assertLessEqual(sum(v for k, v in stats().items() if k.startswith("flushes.")), 2)
+            self.assertEqual(stats()["calls"], 8)
+
+    def test_training_follows_the_cpu(self):
+        runs = {}
+        for device in ("cpu", "hologram"):
+            model = mlp("cpu").to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            x = torch.linspace(-1, 1, 16 * 20).view(16, 20).to(device)
+            target = (torch.arange(16) % 5).to(device)
+            losses = []
+            for _ in range(5):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), target)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach().cpu())
+            runs[device] = torch.stack(losses)
+        self.assertEqual(runs["hologram"], runs["cpu"])
+
+    def test_bias_and_activation_are_one_pass(self):
+        layer = nn.Linear(8, 16).to("hologram")
+        x = torch.rand(4, 8, device="hologram")
+        with torch.no_grad():
+            y = F.gelu(layer(x))
+        torch.hologram.synchronize()
+        self.assertEqual((stats()["calls"], stats()["passes"]), (1, 1))
+        self.assertEqual(y, F.gelu(layer.cpu()(x.cpu())))
+
+    def test_a_write_after_a_product_comes_after_it(self):
+        x = torch.rand(4, 4, device="hologram")
+        before = x.cpu()
+        y = x @ x
+        x.zero_()
+        self.assertEqual(y, before @ before)
+        self.assertEqual(x, torch.zeros(4, 4))
+
+    def test_memory_that_others_see(self):
+        """What somebody else may look at is computed at once."""
+        x = torch.rand(4, 4, device="hologram")
+        before = x.cpu()
+        seen = torch.from_dlpack(x)
+        y = x @ x
+        seen.zero_()
+        self.assertEqual(y, before @ before)
+
+
+class TestProducts(HologramTestCase):
+    @parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+    def test_layouts(self, dtype):
+        torch.manual_seed(0)
+        a, b = torch.randn(6, 8).to(dtype), torch.randn(8, 10).to(dtype)
+        for left in (
+            a,
+            a.t().contiguous().t(),
+            torch.randn(12, 16).to(dtype)[::2, ::2],
+            a[:1].expand(6, 8),
+        ):
+            for right in (b, b.t().contiguous().t(), b[:, :1].expand(8, 10)):
+                for bias in (torch.randn(10), torch.randn(1), torch.randn(6, 1), torch.randn(())):
+                    bias = bias.to(dtype)
+                    wanted = torch.addmm(bias, left, right)
+                    device = [t.to("hologram") for t in (bias, left, right)]
+                    self.assertEqual(torch.addmm(*device), wanted)
+                    self.assertEqual(device[1] @ device[2], left @ right)
+
+    def test_factors(self):
+        x = torch.rand(3, 3)
+        mine = x.to("hologram")
+        for beta, alpha in ((2, 1), (0, 1), (1, 0.5)):
+            wanted = torch.addmm(x[0], x, x, beta=beta, alpha=alpha)
+            self.assertEqual(torch.addmm(mine[0], mine, mine, beta=beta, alpha=alpha), wanted)
+
+    def test_batches(self):
+        a, b = torch.rand(2, 3, 4), torch.rand(2, 4, 5)
+        self.assertEqual(torch.bmm(a.to("hologram"), b.to("hologram")), torch.bmm(a, b))
+
+    def test_nothing(self):
+        for shapes in (((0, 3), (3, 2)), ((2, 0), (0, 3)), ((2, 3), (3, 0))):
+            a, b = (torch.ones(shape) for shape in shapes)
+            self.assertEqual(a.to("hologram") @ b.to("hologram"), a @ b)
+
+    def test_bad_input(self):
+        x, y = torch.rand(2, 3, device="hologram"), torch.rand(2, 3, device="hologram")
+        with self.assertRaisesRegex(RuntimeError, r"cannot be multiplied \(2x3 and 2x3\)"):
+            x @ y
+        with self.assertRaisesRegex(RuntimeError, "same dtype"):
+            torch.mm(x, y.t().double())
+        with self.assertRaisesRegex(RuntimeError, "must be a matrix"):
+            torch.mm(x, y[0])
+        with self.assertRaisesRegex(RuntimeError, "device"):
+            torch.mm(x, torch.rand(3, 2))
+        with self.assertRaisesRegex(RuntimeError, "expanded size|expand"):
+            torch.addmm(torch.rand(5, device="hologram"), x, y.t())
+        self.assertEqual((x @ y.t()).shape, (2, 2))
+
+
+instantiate_parametrized_tests(TestProducts)
+
+if __name__ == "__main__":
+    run_tests()
