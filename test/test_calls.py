@@ -13,8 +13,6 @@ from torch.testing._internal.common_utils import (
     run_tests,
 )
 
-from torch_hologram import _C
-
 RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
 
 
