@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "a value stays in flight when a part of its bytes is overwritten",
         GROUPING,
-        "for (const uint16_t other : overlaps_[access]) states_[other].in_flight = false;",
+        "for (const uint16_t other : overlaps_[value.access]) states_[other].in_flight = false;",
         "",
     ),
     Mutant(
@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a value of another compute type is used without its conversion",
         GROUPING,
-        "state.in_flight = same_type;",
-        "state.in_flight = true;",
+        "states_[access].in_flight = same_type;",
+        "states_[access].in_flight = true;",
     ),
     Mutant(
         "the key leaves out which numbers are special",
@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "a block that waits in another window is recorded nevertheless",
         WINDOW,
-        "other = pending_elsewhere(list);",
+        "other = pending_elsewhere(each_block);",
         "static_cast<void>(list);",
     ),
     Mutant(
