@@ -199,7 +199,7 @@ MUTANTS = (
         "a block that waits in another window is recorded nevertheless",
         WINDOW,
         "other = pending_elsewhere(each_block);",
-        "static_cast<void>(list);",
+        "static_cast<void>(each_block);",
     ),
     Mutant(
         "operands that are broadcast in one dimension advance in it",

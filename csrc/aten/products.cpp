@@ -47,34 +47,31 @@ OpCounter& counter_of() {
   return quick_kernel<Op>().op().counter();
 }
 
-Tensor product(const Tensor& a, const Tensor& b) {
+// `Out`: the operator with a result that is given.
+template <class Out>
+Tensor product(const char* name, const Tensor& a, const Tensor& b, at::IntArrayRef sizes) {
   const auto device = a.device().index();
-  const Tensor result =
-      make_result(current_window(device), {a.size(0), b.size(1)}, a.scalar_type(), device);
-  record_kernel("aten::mm", {&a, &b}, result, [](at::ArrayRef<Tensor> on_cpu) {
+  const Tensor result = make_result(current_window(device), sizes, a.scalar_type(), device);
+  record_kernel(name, {&a, &b}, result, [](at::ArrayRef<Tensor> on_cpu) {
     Tensor out = on_cpu[2];
-    at::_ops::mm_out::redispatch(kCpu, on_cpu[0], on_cpu[1], out);
+    Out::redispatch(kCpu, on_cpu[0], on_cpu[1], out);
   });
   return result;
+}
+Tensor matrix_product(const Tensor& a, const Tensor& b) {
+  return product<at::_ops::mm_out>("aten::mm", a, b, {a.size(0), b.size(1)});
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
   if (!is_plain_product(a, b, 2)) return quick_kernel<at::_ops::mm>()(kOurs, a, b);
   note_delegated(counter_of<at::_ops::mm>(), a.device().index());
-  return product(a, b);
+  return matrix_product(a, b);
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
   if (!is_plain_product(a, b, 3)) return quick_kernel<at::_ops::bmm>()(kOurs, a, b);
-  const auto device = a.device().index();
-  note_delegated(counter_of<at::_ops::bmm>(), device);
-  const Tensor result = make_result(current_window(device), {a.size(0), a.size(1), b.size(2)},
-                                    a.scalar_type(), device);
-  record_kernel("aten::bmm", {&a, &b}, result, [](at::ArrayRef<Tensor> on_cpu) {
-    Tensor out = on_cpu[2];
-    at::_ops::bmm_out::redispatch(kCpu, on_cpu[0], on_cpu[1], out);
-  });
-  return result;
+  note_delegated(counter_of<at::_ops::bmm>(), a.device().index());
+  return product<at::_ops::bmm_out>("aten::bmm", a, b, {a.size(0), a.size(1), b.size(2)});
 }
 
 // One element of a sum's first operand for each column, or for all.
@@ -93,7 +90,7 @@ Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
   note_delegated(counter_of<at::_ops::addmm>(), device);
   const bool wide = self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble;
   if (wide && is_vector(self, b.size(1)) && beta.toDouble() == 1 && alpha.toDouble() == 1) {
-    const Tensor result = product(a, b);
+    const Tensor result = matrix_product(a, b);
     const bool recorded = record_row(Op::add, result, &self, &result, nullptr);
     TORCH_INTERNAL_ASSERT(recorded, "a vector was not added to the rows of a product");
     return result;

@@ -2,21 +2,22 @@
 
 #include "aten/record_call.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "aten/operand.h"
+#include "aten/transfer.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {
 namespace {
 
-// Element 0 and all that lies between it and the last one.
+// Its elements and what lies between them.
 Range range_of(const at::Tensor& tensor) {
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  int64_t count = 1;
-  for (int64_t d = 0; d < tensor.dim(); ++d) count += (tensor.size(d) - 1) * tensor.stride(d);
-  return {operand_block(impl), impl->storage_offset() * static_cast<int64_t>(impl->itemsize()),
-          *group_dtype(tensor.scalar_type()), count};
+  const Extent extent = extent_of(tensor);
+  return {operand_block(tensor.unsafeGetTensorImpl()), static_cast<int64_t>(extent.begin),
+          *group_dtype(tensor.scalar_type()),
+          static_cast<int64_t>(extent.size() / tensor.itemsize())};
 }
 
 }  // namespace
@@ -25,11 +26,8 @@ TensorShape::TensorShape(const at::Tensor& tensor)
     : sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.dtype()) {}
 
 at::Tensor TensorShape::over(void* memory) const {
-  size_t count = 1;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    count += static_cast<size_t>((sizes[d] - 1) * strides[d]);
-  }
-  c10::Storage storage(c10::Storage::use_byte_size_t(), count * dtype.itemsize(),
+  c10::Storage storage(c10::Storage::use_byte_size_t(),
+                       at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()),
                        c10::DataPtr(memory, c10::Device(c10::kCPU)), nullptr, false);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
@@ -59,7 +57,7 @@ bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
 }
 
 void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads, const at::Tensor& result,
-                 std::unique_ptr<TensorCall> call) {
+                 std::shared_ptr<TensorCall> call) {
   c10::SmallVector<Range, 4> read;
   for (const at::Tensor* tensor : reads) {
     read.push_back(range_of(*tensor));

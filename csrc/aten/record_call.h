@@ -55,11 +55,11 @@ bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device);
 
 // Records a call that reads tensors which are recordable, and writes one which is fresh.
 void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads, const at::Tensor& result,
-                 std::unique_ptr<TensorCall> call);
+                 std::shared_ptr<TensorCall> call);
 template <class Kernel>
 void record_kernel(const char* name, at::ArrayRef<const at::Tensor*> reads,
                    const at::Tensor& result, Kernel kernel) {
-  record_call(name, reads, result, std::make_unique<KernelCall<Kernel>>(std::move(kernel)));
+  record_call(name, reads, result, std::make_shared<KernelCall<Kernel>>(std::move(kernel)));
 }
 
 }  // namespace hologram::aten

@@ -34,7 +34,7 @@ struct Range {
 struct CallOperands {
   const char* name;  // lives as long as the process
   std::span<const Range> reads, writes;
-  std::unique_ptr<Call> body;
+  std::shared_ptr<Call> body;
 };
 
 }  // namespace hologram

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstring>
 
-#include "atlas/call.h"
 #include "atlas/canonicalise.h"
 
 namespace hologram {
@@ -43,11 +42,6 @@ uint64_t mix(uint64_t hash, const Column<T>& items) noexcept {
 }
 
 }  // namespace
-
-Program::Program() = default;
-Program::~Program() = default;
-Program::Program(Program&&) noexcept = default;
-Program& Program::operator=(Program&&) noexcept = default;
 
 void Program::clear() noexcept {
   code.clear();
@@ -91,17 +85,6 @@ Program Program::key() const {
   copy.structures = structures;
   copy.contracts = contracts;
   copy.float_mode = float_mode;
-  return copy;
-}
-
-Program Program::without_bodies() const {
-  Program copy = key();
-  copy.places = places;
-  copy.strides = strides;
-  copy.immediates = immediates;
-  copy.counts = counts;
-  copy.blocks = blocks;
-  copy.shapes = shapes;
   return copy;
 }
 

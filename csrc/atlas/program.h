@@ -155,18 +155,12 @@ struct Program {
     std::vector<int64_t> sizes;
   };
   std::vector<Shape> shapes;                  // number 0 is none
-  std::vector<std::unique_ptr<Call>> bodies;  // of each call
-
-  Program();
-  ~Program();
-  Program(Program&&) noexcept;
-  Program& operator=(Program&&) noexcept;
+  std::vector<std::shared_ptr<Call>> bodies;  // of each call
 
   void clear() noexcept;
   // Room for so many instructions with all they bring, but overlaps, strides and shapes.
   void reserve(size_t instructions);
   Program key() const;  // a copy of it
-  Program without_bodies() const;
   const char* name_of(const Instruction& instruction) const noexcept;
   std::span<const uint16_t> reads_of(const CallKey& call) const noexcept {
     return {call_accesses.data() + call.first, call.reads};

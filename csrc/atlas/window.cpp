@@ -32,7 +32,8 @@ inline bool Window::takes(size_t instructions, FloatMode mode) const {
   const size_t held = current_->held();
   return held + instructions <= kMostInstructions &&
          (held == 0 ||
-          (current_->bytes < kMostBytes && current_->retired < kMostRetired &&
+          (current_->bytes < kMostBytes &&
+           (current_->program.calls.empty() || current_->retired < kMostRetired) &&
            current_->comparisons < kMostComparisons && current_->program.float_mode == mode));
 }
 
@@ -175,10 +176,11 @@ void Window::flush(FlushReason reason) {
     Frame& frame = runner_.frame;
     raised = std::move(frame.raised);
     if (!origin.empty()) [[unlikely]] {
-      captured_.push_back({next_flush_number(), reason, std::move(origin),
-                           running_->program.without_bodies(), running_->origins,
+      captured_.push_back({next_flush_number(), reason, std::move(origin), running_->program,
+                           running_->origins,
                            outcome.compiled != nullptr ? outcome.compiled->plan : Plan{}});
       captured_.back().program.blocks.clear();
+      captured_.back().program.bodies.clear();
     }
     {
       const std::lock_guard guard(lock_);

@@ -73,7 +73,8 @@ class Window {
 
   static constexpr size_t kMostInstructions = 4096;
   static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
-  // Of blocks that have been freed and whose memory waits for the open program.
+  // Of blocks that have been freed and whose memory waits for the open program, which is long where
+  // it has calls; others may hold more.
   static constexpr size_t kMostRetired = size_t{32} << 20;
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.

@@ -2,6 +2,10 @@
 // interpreter.
 #pragma once
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -354,6 +358,20 @@ inline bool compare_scenes(const Scene& actual, const Scene& expected, const Gro
   return true;
 }
 
+// Whether the processor says that nothing is in the upper parts of the calling thread's vector
+// registers; true where it does not say.
+inline bool upper_registers_are_clear() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return true;
+  if (__get_cpuid_count(0xd, 1, &eax, &ebx, &ecx, &edx) == 0 || (eax & 4) == 0) return true;
+  asm volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(1));  // which states are in use
+  return (eax & 4) == 0;
+#else
+  return true;
+#endif
+}
+
 // The group on every instruction set against the interpreter.
 inline bool check_group(const Group& group, const Scene& scene, const char* what,
                         Parallel& parallel = serial()) {
@@ -363,6 +381,7 @@ inline bool check_group(const Group& group, const Scene& scene, const char* what
   for (const Isa isa : sets()) {
     Scene actual = scene;
     cpu::run(*compile(group, isa), actual.binding(pointers), parallel);
+    CHECK(upper_registers_are_clear());
     if (!compare_scenes(actual, expected, group, std::string(what) + " on " + isa_name(isa))) {
       return false;
     }

@@ -109,6 +109,7 @@ inline bool equal_on_all(const Group& group, Shape shape, Random& random) {
       Threads parallel(threads);
       const Binding binding = bind(actual, shape, pointers);
       run(*compiled, {&binding, 1}, parallel);
+      CHECK(upper_registers_are_clear());
       const std::string what = std::string(isa_name(isa)) + ", " + std::to_string(threads) +
                                " threads, [" + std::to_string(shape.planes) + ", " +
                                std::to_string(shape.rows) + ", " + std::to_string(shape.columns) +

@@ -106,7 +106,7 @@ void apply(World& world, const Step& step) {
       };
       const Range reads[] = {range(step.a, step.a_offset), range(step.b, step.b_offset)};
       const Range writes[] = {range(step.out, step.out_offset)};
-      CallOperands call{"test::reverse", reads, writes, std::make_unique<Reverse>(step.count)};
+      CallOperands call{"test::reverse", reads, writes, std::make_shared<Reverse>(step.count)};
       world.s.window.record(call);
       if (world.eager) world.s.window.flush(FlushReason::eager);
       return;
