@@ -144,13 +144,18 @@ void release_device_bytes(void* context) {
   }
 }
 
+// Of this thread: while a kernel runs in a program, and while somebody wants to know.
+thread_local PlacedResults* placed_results = nullptr;
+thread_local ResultRequests* result_requests = nullptr;
+
 // Runs an allocation of the core and turns its error into torch's, which names the device. Before
 // it gives up, it has what is recorded executed: instructions hold blocks that the user has freed.
 template <class F>
 auto or_out_of_memory(c10::DeviceIndex device, F&& allocate) {
   Channels& channels = hologram::device(device).channels();
   while (true) {
-    const bool hopeless = channels.empty();
+    // While a program runs, there is no running another.
+    const bool hopeless = placed_results != nullptr || channels.empty();
     try {
       return allocate(channels);
     } catch (const OutOfMemory& error) {
@@ -200,6 +205,7 @@ c10::Allocator* cpu_allocator = nullptr;   // the one in front of it, which is t
 // Frees what ResultAllocator allocated, by its address alone: oneDNN frees with raw_deallocate(),
 // which knows neither a context nor whether the memory was a device's.
 void release_result_bytes(void* data) {
+  if (placed_results != nullptr && placed_results->free(data)) return;
   if (Device* device = device_owning(data)) {
     if (memory_traced()) {
       trace_free(static_cast<c10::DeviceIndex>(device->index()), data);
@@ -220,8 +226,14 @@ class ResultAllocator final : public c10::Allocator {
     if (C10_LIKELY(index < 0) || nbytes == 0) {
       return host_allocator->allocate(nbytes);
     }
+    if (placed_results != nullptr) {
+      if (void* const place = placed_results->take(nbytes)) {
+        return {place, place, &release_result_bytes, c10::Device(c10::kCPU)};
+      }
+    }
     const Allocation taken = allocate_bytes(device_memory(index), nbytes, index);
     c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
+    if (C10_UNLIKELY(result_requests != nullptr)) result_requests->add(taken.data, nbytes);
     // A kernel is about to write it.
     if (C10_UNLIKELY(device_memory(index).has_vendor())) {
       Queue& queue = *current_channel(index).queue;
@@ -449,6 +461,58 @@ ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
 ResultsFromPool::~ResultsFromPool() {
   end_activity_of(this);
   results_device = before_;
+}
+
+PlacedResults::PlacedResults(c10::DeviceIndex device, std::span<Place> places) noexcept
+    : places_(places),
+      outer_(std::exchange(placed_results, this)),
+      before_(std::exchange(results_device, device)) {}
+
+PlacedResults::~PlacedResults() {
+  results_device = before_;
+  placed_results = outer_;
+}
+
+void* PlacedResults::take(size_t bytes) noexcept {
+  void* memory = nullptr;
+  for (Place& place : places_) {
+    if (place.taken || place.bytes != bytes) continue;
+    if (place.before != 0) {
+      --place.before;
+    } else if (memory == nullptr) {
+      place.taken = true;
+      memory = place.memory;
+    }
+  }
+  return memory;
+}
+
+bool PlacedResults::free(const void* memory) noexcept {
+  for (Place& place : places_) {
+    if (place.memory != memory) continue;
+    place.freed = true;
+    return true;
+  }
+  return false;
+}
+
+bool PlacedResults::all_free() const noexcept {
+  return std::ranges::all_of(places_, [](const Place& place) { return place.taken == place.freed; });
+}
+
+ResultRequests::ResultRequests() noexcept : outer_(std::exchange(result_requests, this)) {}
+ResultRequests::~ResultRequests() {
+  result_requests = outer_;
+}
+
+size_t ResultRequests::before(const void* memory) const noexcept {
+  size_t count = 0;
+  const auto last = std::ranges::find(requests_.rbegin(), requests_.rend(), memory, &Request::memory);
+  if (last == requests_.rend()) return 0;
+  for (auto other = std::next(last); other != requests_.rend(); ++other) {
+    count += other->bytes == last->bytes;
+  }
+  return count;
 }
 
 void install_result_allocator() {

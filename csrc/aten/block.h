@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "aten/stream_uses.h"
 #include "atlas/memory.h"
@@ -103,6 +105,56 @@ class ResultsFromPool {
 
  private:
   c10::DeviceIndex before_;
+};
+
+// While one of these lives, what its thread allocates through torch's CPU allocator is memory of a
+// device, as with ResultsFromPool, but for requests that are known to be for results: these are
+// given the places of the results. For kernels that run in a program.
+class PlacedResults {
+ public:
+  struct Place {
+    void* memory;
+    size_t bytes;
+    size_t before;  // how many requests for as many bytes come before that of the result
+    bool taken = false, freed = false;
+  };
+  PlacedResults(c10::DeviceIndex device, std::span<Place> places) noexcept;
+  ~PlacedResults();
+  PlacedResults(const PlacedResults&) = delete;
+  PlacedResults& operator=(const PlacedResults&) = delete;
+
+  // Null for a request that is not for a result.
+  void* take(size_t bytes) noexcept;
+  // Whether it is a place, which is free then; others are somebody else's to free.
+  bool free(const void* memory) noexcept;
+  // Whether the kernel has kept none.
+  bool all_free() const noexcept;
+
+ private:
+  std::span<Place> places_;
+  PlacedResults* outer_;
+  c10::DeviceIndex before_;
+};
+
+// What the thread's ResultsFromPool have been asked for while one of these lives.
+class ResultRequests {
+ public:
+  ResultRequests() noexcept;
+  ~ResultRequests();
+  ResultRequests(const ResultRequests&) = delete;
+  ResultRequests& operator=(const ResultRequests&) = delete;
+
+  void add(void* memory, size_t bytes) { requests_.push_back({memory, bytes}); }
+  // How many requests for as many bytes came before the one that was given this memory last.
+  size_t before(const void* memory) const noexcept;
+
+ private:
+  struct Request {
+    void* memory;
+    size_t bytes;
+  };
+  std::vector<Request> requests_;
+  ResultRequests* outer_;
 };
 
 // Puts an allocator in front of torch's CPU allocator that does so. Called once; it hands every

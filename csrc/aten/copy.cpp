@@ -11,6 +11,7 @@
 #include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/compat.h"
+#include "aten/delegate.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
 #include "aten/pinned.h"
@@ -109,7 +110,14 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   if (C10_UNLIKELY(src._is_zerotensor())) {
     return self.zero_();  // it has no bytes to copy
   }
-  // Anything else - casts, strides, other layouts, a third device - is torch's own copy on aliases.
+  // Casts and strides.
+  if (self.device() == src.device() && is_plain_strided(self.unsafeGetTensorImpl()) &&
+      is_plain_strided(src.unsafeGetTensorImpl())) {
+    static const OperatorDelegate delegate("aten::copy_", "");
+    delegate.run(self, src, non_blocking);
+    return self;
+  }
+  // Anything else - other layouts, a third device - is torch's own copy on aliases.
   note_delegated(counter, device_of(self, src));
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {

@@ -17,6 +17,7 @@
 #include "aten/block.h"
 #include "aten/boxed_call.h"
 #include "aten/call_schema.h"
+#include "aten/learned_call.h"
 #include "aten/quick.h"
 #include "aten/runtime.h"
 
@@ -30,14 +31,21 @@ using torch::jit::Stack;
 // The kernel registered for one operator.
 class DelegateKernel final : public c10::OperatorKernel {
  public:
-  explicit DelegateKernel(const c10::OperatorHandle& op) : schema_(op) {}
+  explicit DelegateKernel(const c10::OperatorHandle& op)
+      : schema_(op), learned_(LearnedCalls::of(op)) {}
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    call_boxed(schema_, op, keys, stack);
+    if (learned_ == nullptr) {
+      call_boxed(schema_, op, keys, stack);
+    } else {
+      learned_->call(schema_, *stack, [&] { call_boxed(schema_, op, keys, stack); });
+    }
   }
   const CallSchema& schema() const { return schema_; }
+  bool learns() const { return learned_ != nullptr; }
 
  private:
   const CallSchema schema_;
+  const std::unique_ptr<LearnedCalls> learned_;
 };
 
 // Schemas of operators that may be removed and defined anew, as notebooks do.
@@ -186,7 +194,8 @@ void note_delegated_kernel(const std::string& name) {
 
 OperatorDelegate::OperatorDelegate(const char* name, const char* overload)
     : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)),
-      schema_(new CallSchema(op_)) {}  // lives as long as the process
+      schema_(new CallSchema(op_)),  // both live as long as the process
+      learned_(LearnedCalls::of(op_).release()) {}
 
 const std::string& OperatorDelegate::name() const {
   return schema_->name;
@@ -197,6 +206,7 @@ QuickOperator::QuickOperator(const c10::OperatorHandle& op) : op_(op) {
   const CallSchema& schema = kernel->schema();
   counter_ = &schema.counter;
   always_boxed_ = schema.asks_requires_grad;
+  learns_ = kernel->learns();
   for (const auto& arg : schema.args) {
     written_ |= uint64_t{arg.written} << arg.position;
   }
@@ -204,7 +214,14 @@ QuickOperator::QuickOperator(const c10::OperatorHandle& op) : op_(op) {
 }
 
 void OperatorDelegate::call(torch::jit::Stack* stack) const {
-  call_boxed(*schema_, op_, DispatchKeySet(DispatchKey::PrivateUse1), stack);
+  const auto kernel = [&] {
+    call_boxed(*schema_, op_, DispatchKeySet(DispatchKey::PrivateUse1), stack);
+  };
+  if (learned_ == nullptr) {
+    kernel();
+  } else {
+    learned_->call(*schema_, *stack, kernel);
+  }
 }
 
 void register_delegates() {

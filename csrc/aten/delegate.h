@@ -19,6 +19,7 @@
 namespace hologram::aten {
 
 struct CallSchema;
+class LearnedCalls;
 
 // For delegated calls written by hand: aliases arguments, keeps autograd out, counts the call.
 //
@@ -92,6 +93,7 @@ class OperatorDelegate {
   void call(torch::jit::Stack* stack) const;
   c10::OperatorHandle op_;
   const CallSchema* schema_;
+  LearnedCalls* learned_;
 };
 
 // What a native kernel of an operator needs beside its own work: the delegate for what it declines,

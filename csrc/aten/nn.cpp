@@ -6,8 +6,6 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/bernoulli.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/ones_like.h>
@@ -24,16 +22,13 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
+// torch's entry point for every device, which has a CPU kernel.
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
-  static auto& counter = op_counter("aten::convolution_overrideable");
-  Delegation call(counter);
-  const auto x = call.in(input);
-  const auto w = call.in(weight);
-  const auto b = call.in(bias);
-  return call.out(
-      at::convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups));
+  static const OperatorDelegate delegate("aten::convolution", "");
+  return delegate(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                  groups);
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
@@ -41,15 +36,10 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         IntArrayRef padding, IntArrayRef dilation,
                                                         bool transposed, IntArrayRef output_padding,
                                                         int64_t groups, std::array<bool, 3> mask) {
-  static auto& counter = op_counter("aten::convolution_backward_overrideable");
-  Delegation call(counter);
-  const auto g = call.in(grad);
-  const auto x = call.in(input);
-  const auto w = call.in(weight);
+  static const OperatorDelegate delegate("aten::convolution_backward", "");
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
-  auto [dx, dw, db] = at::convolution_backward(g, x, w, IntArrayRef({channels}), stride, padding,
-                                               dilation, transposed, output_padding, groups, mask);
-  return {call.out(std::move(dx)), call.out(std::move(dw)), call.out(std::move(db))};
+  return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
+                        transposed, output_padding, groups, mask);
 }
 
 // ---- others ------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <string>
+
 #include "aten/operand.h"
 #include "aten/transfer.h"
 #include "atlas/device.h"
@@ -35,15 +37,25 @@ at::Tensor TensorShape::over(void* memory) const {
   return tensor;
 }
 
-void TensorCall::run(std::span<void* const> memory) {
+void KernelCall::run(std::span<void* const> memory) {
+  using Kind = CallError::Kind;
   // Whoever needs a result may be inside of anything.
   const c10::impl::ForceDispatchKeyGuard plain(
       c10::default_included_set, c10::default_excluded_set |
                                      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                      c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
-  c10::SmallVector<at::Tensor, 4> tensors;
-  for (size_t i = 0; i < shapes_.size(); ++i) tensors.push_back(shapes_[i].over(memory[i]));
-  compute(tensors);
+  const auto failed = [&](const c10::Error& error, Kind kind) {
+    return CallError(std::string(name_) + ": " + error.what_without_backtrace(), kind);
+  };
+  try {
+    compute(memory);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw failed(error, Kind::out_of_memory);
+  } catch (const c10::IndexError& error) {
+    throw failed(error, Kind::out_of_range);
+  } catch (const c10::Error& error) {
+    throw failed(error, Kind::other);
+  }
 }
 
 bool takes_calls(c10::DeviceIndex device) {
@@ -56,19 +68,16 @@ bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
          group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
 }
 
-void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads, const at::Tensor& result,
-                 std::shared_ptr<TensorCall> call) {
-  c10::SmallVector<Range, 4> read;
-  for (const at::Tensor* tensor : reads) {
-    read.push_back(range_of(*tensor));
-    call->add(*tensor);
-  }
-  const Range written = range_of(result);
-  call->add(result);
-  CallOperands operands{name, {read.data(), read.size()}, {&written, 1}, std::move(call)};
-  Window& window = current_window(result.device().index());
+void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads,
+                 at::ArrayRef<const at::Tensor*> writes, std::shared_ptr<Call> body) {
+  c10::SmallVector<Range, 6> ranges;
+  for (const at::Tensor* tensor : reads) ranges.push_back(range_of(*tensor));
+  for (const at::Tensor* tensor : writes) ranges.push_back(range_of(*tensor));
+  const std::span<const Range> all(ranges.data(), ranges.size());
+  CallOperands operands{name, all.first(reads.size()), all.subspan(reads.size()), std::move(body)};
+  Window& window = current_window(writes[0]->device().index());
   window.record(operands);
-  for (const Range& range : read) {
+  for (const Range& range : all) {
     const View view{range.block, 0, range.dtype, Layout::dense};
     run_if_shared(window, {&view, 1});
   }

@@ -24,27 +24,39 @@ struct TensorShape {
   caffe2::TypeMeta dtype;
 };
 
-// Calls a kernel with CPU tensors, in the order of record_call()'s, as if nobody had asked for
-// gradients, autocast or a mode.
-class TensorCall : public Call {
+// A call of torch's: as if nobody had asked for gradients, autocast or a mode. `name` is of static
+// storage; what torch says of errors follows it.
+class KernelCall : public Call {
  public:
-  void run(std::span<void* const> memory) override;
-  void add(const at::Tensor& tensor) { shapes_.emplace_back(tensor); }
+  explicit KernelCall(const char* name) : name_(name) {}
+  void run(std::span<void* const> memory) final;
 
  protected:
-  virtual void compute(at::ArrayRef<at::Tensor> tensors) = 0;
+  virtual void compute(std::span<void* const> memory) = 0;
 
  private:
-  c10::SmallVector<TensorShape, 4> shapes_;
+  const char* name_;
 };
-template <class Kernel>
-class KernelCall final : public TensorCall {
+
+// A function of CPU tensors, in the order of record_call()'s.
+template <class Function>
+class TensorCall final : public KernelCall {
  public:
-  explicit KernelCall(Kernel kernel) : kernel_(std::move(kernel)) {}
+  TensorCall(const char* name, Function function, at::ArrayRef<const at::Tensor*> reads,
+             const at::Tensor& result)
+      : KernelCall(name), function_(std::move(function)) {
+    for (const at::Tensor* tensor : reads) shapes_.emplace_back(*tensor);
+    shapes_.emplace_back(result);
+  }
 
  private:
-  void compute(at::ArrayRef<at::Tensor> tensors) override { kernel_(tensors); }
-  Kernel kernel_;
+  void compute(std::span<void* const> memory) override {
+    c10::SmallVector<at::Tensor, 4> tensors;
+    for (size_t i = 0; i < shapes_.size(); ++i) tensors.push_back(shapes_[i].over(memory[i]));
+    function_(at::ArrayRef<at::Tensor>(tensors));
+  }
+  Function function_;
+  c10::SmallVector<TensorShape, 4> shapes_;
 };
 
 // Whether a device's programs may have calls of torch's CPU kernels.
@@ -53,13 +65,15 @@ bool takes_calls(c10::DeviceIndex device);
 // Whether a call can read a tensor: with elements, of the device, in memory that can be recorded.
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device);
 
-// Records a call that reads tensors which are recordable, and writes one which is fresh.
-void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads, const at::Tensor& result,
-                 std::shared_ptr<TensorCall> call);
-template <class Kernel>
+// Records a call that reads and writes tensors which are recordable. What has gaps, or is written
+// in part, is read, too.
+void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads,
+                 at::ArrayRef<const at::Tensor*> writes, std::shared_ptr<Call> body);
+template <class Function>
 void record_kernel(const char* name, at::ArrayRef<const at::Tensor*> reads,
-                   const at::Tensor& result, Kernel kernel) {
-  record_call(name, reads, result, std::make_shared<KernelCall<Kernel>>(std::move(kernel)));
+                   const at::Tensor& result, Function function) {
+  record_call(name, reads, &result,
+              std::make_shared<TensorCall<Function>>(name, std::move(function), reads, result));
 }
 
 }  // namespace hologram::aten

@@ -10,10 +10,20 @@
 #include <memory>
 #include <span>
 
+#include <string>
+
 #include "atlas/block_state.h"
 #include "atlas/dtype.h"
+#include "atlas/error.h"
 
 namespace hologram {
+
+// What a call throws to say of which kind its failure is. All else that it throws is of none.
+struct CallError : Error {
+  enum class Kind : uint8_t { other, out_of_memory, out_of_range };
+  CallError(const std::string& what, Kind which) : Error(what), kind(which) {}
+  Kind kind;
+};
 
 class Call {
  public:

@@ -41,9 +41,14 @@ std::string operation_names(const Batch& batch) {
 }
 
 std::shared_ptr<const Failure> failure_of(const std::exception& error) {
-  const bool out_of_memory = dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+  using Kind = CallError::Kind;
+  const auto* const call = dynamic_cast<const CallError*>(&error);
+  const Kind kind = call != nullptr ? call->kind : Kind::other;
+  const bool out_of_memory = kind == Kind::out_of_memory ||
+                             dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
                              dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return std::make_shared<const Failure>(Failure{error.what(), out_of_memory});
+  return std::make_shared<const Failure>(
+      Failure{error.what(), out_of_memory, kind == Kind::out_of_range});
 }
 
 bool covers(const Program& program, uint16_t access) {

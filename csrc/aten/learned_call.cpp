@@ -1,0 +1,466 @@
+#include "aten/precompiled.h"
+
+#include "aten/learned_call.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/copy.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "aten/block.h"
+#include "aten/operand.h"
+#include "aten/prepare.h"
+#include "aten/record_call.h"
+#include "aten/report.h"
+#include "atlas/device.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using torch::jit::Stack;
+
+// Operators of which a call may be learned, with all their overloads: what their results look like
+// follows from shapes, dtypes and numbers alone.
+const std::unordered_set<std::string>& learnable() {
+  static const auto* names = new std::unordered_set<std::string>{
+      // Elements by their indices; with a mask among these their number depends on values, see
+      // describe().
+      "index", "_unsafe_index", "index_select", "index_add", "index_add_", "index_copy",
+      "index_copy_", "index_fill", "index_fill_", "_index_put_impl_", "gather", "take",
+      "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_",
+      "embedding", "embedding_dense_backward", "masked_fill", "masked_fill_", "masked_scatter",
+      // Put together and moved.
+      "cat", "copy_", "fill_", "zero_", "flip", "roll", "tril", "tril_", "triu", "triu_", "arange",
+      "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d",
+      "replication_pad2d", "reflection_pad2d_backward", "replication_pad2d_backward",
+      "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "isneginf", "isposinf", "eye",
+      // Sorted.
+      "sort", "topk",
+      // Products, convolutions, attention.
+      "addmv", "baddbmm", "addbmm", "mv", "dot", "convolution", "convolution_backward",
+      "_scaled_dot_product_flash_attention_for_cpu",
+      "_scaled_dot_product_flash_attention_for_cpu_backward",
+      // Pooling and resampling.
+      "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
+      "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+      "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "upsample_nearest2d",
+      "upsample_nearest2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward",
+      "upsample_bicubic2d", "upsample_bicubic2d_backward", "upsample_linear1d",
+      "upsample_linear1d_backward", "upsample_nearest1d", "upsample_nearest1d_backward",
+      "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
+  return *names;
+}
+
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
+// Where a tensor is among the arguments: itself, or an item of a list.
+struct Seat {
+  uint16_t position;
+  int32_t item;  // -1: itself
+  bool written;
+};
+
+// What a call has been given, but for the memory: shapes, dtypes and numbers.
+using Key = c10::SmallVector<int64_t, 64>;
+struct KeyHash {
+  size_t operator()(const Key& key) const noexcept {
+    uint64_t hash = key.size();
+    for (const int64_t word : key) {
+      hash = std::rotl((hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15, 29);
+    }
+    return hash;
+  }
+};
+
+// One result.
+struct Return {
+  enum class Kind : uint8_t { undefined, argument, fresh } kind = Kind::undefined;
+  size_t seat = 0;                   // of an argument that is returned
+  std::optional<TensorShape> shape;  // of a fresh one
+  size_t bytes = 0;   // of its storage
+  size_t before = 0;  // requests for as many that the kernel makes before
+};
+
+// What is known of calls that are given the same.
+struct Results {
+  std::vector<Return> all;
+  bool recordable = false;
+  // Kernels may go another way when they are called again: then a result is not where it should be,
+  // and is copied. A few times it is looked at anew how they go about it.
+  static constexpr int kMostLooks = 4;
+  int looks = 1;
+  mutable std::atomic<bool> missed = false;
+};
+using KnownResults = std::shared_ptr<const Results>;
+
+// The call in a program. Memory: that of all seats, of the seats that are written, of what is fresh.
+class OperatorCall final : public KernelCall {
+ public:
+  OperatorCall(const char* name, const c10::OperatorHandle& op) : KernelCall(name), op_(op) {}
+
+  Stack arguments;  // without tensors
+  c10::SmallVector<Seat, 4> seats;
+  c10::SmallVector<TensorShape, 4> shapes;  // of the seats
+  KnownResults results;
+  size_t first_fresh = 0;
+  c10::DeviceIndex device = 0;
+
+ private:
+  void compute(std::span<void* const> memory) override {
+    c10::SmallVector<PlacedResults::Place, 3> places;
+    for (const Return& result : results->all) {
+      if (result.kind == Return::Kind::fresh) {
+        places.push_back({memory[first_fresh + places.size()], result.bytes, result.before});
+      }
+    }
+    PlacedResults placed(device, {places.data(), places.size()});
+    compute_into(memory);
+    TORCH_INTERNAL_ASSERT(placed.all_free(), "a kernel keeps the memory of its result");
+  }
+
+  void compute_into(std::span<void* const> memory) {
+    Stack stack = std::move(arguments);
+    for (size_t i = 0; i < seats.size(); ++i) {
+      seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i]));
+    }
+    op_.redispatchBoxed(kCpu, &stack);
+    size_t place = first_fresh;
+    const std::vector<Return>& all = results->all;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Return& result = all[i];
+      if (result.kind != Return::Kind::fresh) continue;
+      const Tensor& made = stack[stack.size() - all.size() + i].toTensor();
+      const Tensor wanted = result.shape->over(memory[place++]);
+      if (made.unsafeGetTensorImpl()->data() != wanted.unsafeGetTensorImpl()->data() ||
+          made.strides() != wanted.strides()) {
+        wanted.copy_(made);
+        results->missed.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  static void seat(IValue& value, int32_t item, Tensor tensor) {
+    if (item < 0) {
+      value = std::move(tensor);
+    } else if (value.isTensorList()) {
+      value.toTensorList().set(static_cast<size_t>(item), std::move(tensor));
+    } else {
+      value.toOptionalTensorList().set(static_cast<size_t>(item), std::move(tensor));
+    }
+  }
+
+  const c10::OperatorHandle op_;
+};
+
+// An argument without the memory that it stands for: the places of tensors are left empty.
+IValue without_tensors(const IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? IValue() : value;
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    list.resize(value.toListRef().size());
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    list.resize(value.toListRef().size());
+    return list;
+  }
+  return value;
+}
+
+// A new tensor whose memory an instruction writes first, with strides.
+Tensor make_strided(Window& window, const TensorShape& shape, size_t bytes,
+                    c10::DeviceIndex device) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(bytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), shape.dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
+  block_of(tensor.storage().data_ptr())->born = window.open_program();
+  return tensor;
+}
+
+}  // namespace
+
+struct LearnedCalls::Table {
+  static constexpr size_t kMost = 1024;  // then all is forgotten: shapes that never come again
+
+  std::shared_mutex mutex;
+  std::unordered_map<Key, KnownResults, KeyHash> rows;
+
+  KnownResults find(const Key& key) {
+    const std::shared_lock lock(mutex);
+    const auto found = rows.find(key);
+    return found == rows.end() ? nullptr : found->second;
+  }
+  void keep(Key&& key, KnownResults results) {
+    const std::unique_lock lock(mutex);
+    if (rows.size() == kMost) rows.clear();
+    rows[std::move(key)] = std::move(results);
+  }
+};
+
+namespace {
+
+// One call: what is looked up, and the tensors that it is given.
+class Attempt {
+ public:
+  // Whether it is of a kind that can be recorded.
+  bool describe(const CallSchema& schema, const Stack& stack) {
+    const size_t begin = stack.size() - schema.argument_count;
+    auto arg = schema.args.begin();
+    for (size_t position = 0; position < schema.argument_count; ++position) {
+      const IValue& value = stack[begin + position];
+      position_ = static_cast<uint16_t>(position);
+      written_ = false;
+      if (arg != schema.args.end() && arg->position == position) {
+        written_ = arg->written;
+        const bool tensors = arg->kind == ArgKind::tensor || arg->kind == ArgKind::tensor_list ||
+                             arg->kind == ArgKind::optional_list;
+        ++arg;
+        if (!tensors && !value.isNone()) return false;
+      }
+      if (!add(value)) return false;
+    }
+    return !tensors.empty() && takes_calls(device()) && keeps_apart();
+  }
+
+  c10::DeviceIndex device() const { return tensors[0].device().index(); }
+
+  Key key;
+  c10::SmallVector<Tensor, 4> tensors;
+  c10::SmallVector<Seat, 4> seats;
+
+ private:
+  enum Tag : int64_t {
+    kNone, kUndefined, kTensor, kList, kInt, kDouble, kBool, kInts, kDoubles, kBools, kString
+  };
+
+  bool add(const IValue& value) {
+    if (value.isTensor()) return add(value.toTensor(), -1);
+    if (value.isNone()) return put(kNone);
+    if (value.isInt()) return put(kInt, value.toInt());
+    if (value.isDouble()) return put(kDouble, std::bit_cast<int64_t>(value.toDouble()));
+    if (value.isBool()) return put(kBool, value.toBool());
+    if (value.isIntList()) {
+      const auto list = value.toIntList();
+      put(kInts, static_cast<int64_t>(list.size()));
+      for (const int64_t number : list) key.push_back(number);
+      return true;
+    }
+    if (value.isDoubleList()) {
+      const auto list = value.toDoubleList();
+      put(kDoubles, static_cast<int64_t>(list.size()));
+      for (const double number : list) key.push_back(std::bit_cast<int64_t>(number));
+      return true;
+    }
+    if (value.isBoolList()) {
+      const auto list = value.toBoolList();
+      put(kBools, static_cast<int64_t>(list.size()));
+      for (const bool flag : list) key.push_back(flag);
+      return true;
+    }
+    if (value.isString()) {
+      const std::string& text = value.toStringRef();
+      put(kString, static_cast<int64_t>(text.size()));
+      for (const char letter : text) key.push_back(letter);
+      return true;
+    }
+    if (value.isTensorList()) {
+      const auto list = value.toTensorList();
+      put(kList, static_cast<int64_t>(list.size()));
+      int32_t item = 0;
+      for (const Tensor& tensor : list) {
+        if (!add(tensor, item++)) return false;
+      }
+      return true;
+    }
+    if (value.isOptionalTensorList()) {
+      const auto list = value.toOptionalTensorList();
+      put(kList, static_cast<int64_t>(list.size()));
+      int32_t item = 0;
+      for (const std::optional<Tensor> tensor : list) {
+        // How many elements a mask has, only its values say.
+        if (tensor && tensor->defined() && tensor->scalar_type() == at::kBool) return false;
+        if (!(tensor ? add(*tensor, item) : put(kNone))) return false;
+        ++item;
+      }
+      return true;
+    }
+    return false;
+  }
+
+  bool add(const Tensor& tensor, int32_t item) {
+    if (!tensor.defined()) return put(kUndefined);
+    if (tensor.device().type() != kHologram ||
+        !is_recordable(tensor, tensors.empty() ? tensor.device().index() : device())) {
+      return false;
+    }
+    put(kTensor, static_cast<int64_t>(tensor.scalar_type()));
+    key.push_back(tensor.dim());
+    key.append(tensor.sizes().begin(), tensor.sizes().end());
+    key.append(tensor.strides().begin(), tensor.strides().end());
+    tensors.push_back(tensor);
+    seats.push_back({position_, item, written_});
+    return true;
+  }
+
+  bool put(Tag tag) {
+    key.push_back(tag);
+    return true;
+  }
+  bool put(Tag tag, int64_t word) {
+    key.push_back(tag);
+    key.push_back(word);
+    return true;
+  }
+
+  // Whether nothing that is written shares its memory with anything else: torch's kernels look at
+  // storages, and those of a program are all different ones.
+  bool keeps_apart() const {
+    for (size_t i = 0; i < seats.size(); ++i) {
+      if (!seats[i].written) continue;
+      for (size_t k = 0; k < seats.size(); ++k) {
+        if (k != i && tensors[k].storage().is_alias_of(tensors[i].storage())) return false;
+      }
+    }
+    return true;
+  }
+
+  uint16_t position_ = 0;
+  bool written_ = false;
+};
+
+// What a tensor that may be written was like before the kernel ran.
+struct Before {
+  void* data;
+  Sizes sizes, strides;
+  explicit Before(const Tensor& tensor)
+      : data(tensor.unsafeGetTensorImpl()->unsafe_storage().mutable_data_ptr().get()),
+        sizes(tensor.sizes().begin(), tensor.sizes().end()),
+        strides(tensor.strides().begin(), tensor.strides().end()) {}
+  bool operator==(const Before&) const = default;
+};
+
+// What the results are, if such calls can be recorded.
+std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
+                                const ResultRequests& requests) {
+  if (!value.isTensor()) return std::nullopt;
+  const Tensor& tensor = value.toTensor();
+  Return result;
+  if (!tensor.defined()) return result;
+  for (size_t i = 0; i < attempt.tensors.size(); ++i) {
+    if (!tensor.is_same(attempt.tensors[i])) continue;
+    if (!attempt.seats[i].written) return std::nullopt;
+    result.kind = Return::Kind::argument;
+    result.seat = i;
+    return result;
+  }
+  if (tensor.storage_offset() != 0 || !is_recordable(tensor, attempt.device())) return std::nullopt;
+  for (const Tensor& given : attempt.tensors) {
+    if (tensor.storage().is_alias_of(given.storage())) return std::nullopt;
+  }
+  result.kind = Return::Kind::fresh;
+  result.shape.emplace(tensor);
+  result.bytes = tensor.storage().nbytes();
+  result.before = requests.before(tensor.storage().data());
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<LearnedCalls> LearnedCalls::of(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  const bool ours = name.starts_with("aten::") && learnable().count(name.substr(6)) != 0;
+  return ours ? std::make_unique<LearnedCalls>(op) : nullptr;
+}
+
+// The name lives as long as the process, as operators of aten do.
+LearnedCalls::LearnedCalls(const c10::OperatorHandle& op)
+    : op_(op), name_(op.operator_name().name.c_str()), table_(std::make_unique<Table>()) {}
+LearnedCalls::~LearnedCalls() = default;
+
+void LearnedCalls::call(const CallSchema& schema, Stack& stack,
+                        c10::function_ref<void()> kernel) {
+  Attempt attempt;
+  // An operator that is not deterministic says so when it is called.
+  if (at::globalContext().deterministicAlgorithms() || !attempt.describe(schema, stack)) {
+    kernel();
+    return;
+  }
+  const KnownResults known = table_->find(attempt.key);
+  if (known == nullptr || (known->missed.load(std::memory_order_relaxed) &&
+                           known->looks < Results::kMostLooks)) {
+    const std::vector<Before> before(attempt.tensors.begin(), attempt.tensors.end());
+    const ResultRequests requests;
+    kernel();
+    auto results = std::make_shared<Results>();
+    if (known != nullptr) results->looks = known->looks + 1;
+    const size_t count = op_.schema().returns().size();
+    bool writes = std::ranges::any_of(attempt.seats, &Seat::written);
+    results->recordable = std::ranges::equal(
+        before, attempt.tensors,
+        [](const Before& was, const Tensor& tensor) { return was == Before(tensor); });
+    for (size_t i = stack.size() - count; results->recordable && i < stack.size(); ++i) {
+      std::optional<Return> result = return_of(stack[i], attempt, requests);
+      results->recordable = result.has_value();
+      if (!result) break;
+      writes = writes || result->kind == Return::Kind::fresh;
+      results->all.push_back(std::move(*result));
+    }
+    results->recordable = results->recordable && writes;
+    table_->keep(std::move(attempt.key), std::move(results));
+    return;
+  }
+  if (!known->recordable) {
+    kernel();
+    return;
+  }
+  const auto device = attempt.device();
+  Window& window = current_window(device);
+  auto body = std::make_shared<OperatorCall>(name_, op_);
+  c10::SmallVector<const Tensor*, 6> reads, writes;
+  for (size_t i = 0; i < attempt.tensors.size(); ++i) {
+    reads.push_back(&attempt.tensors[i]);
+    if (attempt.seats[i].written) writes.push_back(&attempt.tensors[i]);
+    body->shapes.emplace_back(attempt.tensors[i]);
+  }
+  body->first_fresh = reads.size() + writes.size();
+  body->seats = attempt.seats;
+  body->results = known;
+  body->device = device;
+  std::vector<Tensor> fresh;
+  fresh.reserve(known->all.size());
+  for (const Return& result : known->all) {
+    if (result.kind != Return::Kind::fresh) continue;
+    writes.push_back(
+        &fresh.emplace_back(make_strided(window, *result.shape, result.bytes, device)));
+  }
+  const auto begin = stack.end() - static_cast<ptrdiff_t>(schema.argument_count);
+  for (auto value = begin; value != stack.end(); ++value) {
+    body->arguments.push_back(without_tensors(*value));
+  }
+  note_delegated(schema.counter, device);
+  record_call(name_, {reads.data(), reads.size()}, {writes.data(), writes.size()}, std::move(body));
+  stack.erase(begin, stack.end());
+  size_t next = 0;
+  for (const Return& result : known->all) {
+    switch (result.kind) {
+      case Return::Kind::undefined: stack.emplace_back(Tensor()); break;
+      case Return::Kind::argument: stack.emplace_back(attempt.tensors[result.seat]); break;
+      case Return::Kind::fresh: stack.emplace_back(std::move(fresh[next++])); break;
+    }
+  }
+}
+
+}  // namespace hologram::aten

@@ -1,0 +1,45 @@
+// Calls of torch's CPU kernels whose results are known from an earlier call.
+//
+// What a kernel's results look like, nobody says but the kernel. So the first call of an operator
+// with arguments of certain shapes runs at once, and what came out is kept beside the shapes: their
+// sizes, strides and dtypes. From then on such calls are recorded (record_call.h), with results
+// made before there are any.
+//
+// That holds for operators whose results look the same whatever the values are, that draw no random
+// numbers and make no views: those of a table. What such a kernel finds wrong with shapes and
+// dtypes it says at the first call, since nothing is learned of a call that failed. What it finds
+// wrong with values is raised where the results are needed, as of every recorded operation.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
+
+#include <memory>
+#include <string>
+
+#include "aten/call_schema.h"
+
+namespace hologram::aten {
+
+// One operator's, for as long as the process lives. Any number of threads may call it.
+class LearnedCalls {
+ public:
+  // Null for operators that are not in the table.
+  static std::unique_ptr<LearnedCalls> of(const c10::OperatorHandle& op);
+
+  explicit LearnedCalls(const c10::OperatorHandle& op);
+  ~LearnedCalls();
+
+  // Replaces the arguments on the stack by results. `kernel` does that at once; it is called where
+  // such a call is not known yet, or cannot be recorded.
+  void call(const CallSchema& schema, torch::jit::Stack& stack, c10::function_ref<void()> kernel);
+
+ private:
+  struct Table;
+  const c10::OperatorHandle op_;
+  const char* const name_;
+  const std::unique_ptr<Table> table_;
+};
+
+}  // namespace hologram::aten
