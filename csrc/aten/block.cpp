@@ -497,7 +497,8 @@ bool PlacedResults::free(const void* memory) noexcept {
 }
 
 bool PlacedResults::all_free() const noexcept {
-  return std::ranges::all_of(places_, [](const Place& place) { return place.taken == place.freed; });
+  return std::ranges::all_of(places_,
+                             [](const Place& place) { return place.taken == place.freed; });
 }
 
 ResultRequests::ResultRequests() noexcept : outer_(std::exchange(result_requests, this)) {}
@@ -507,7 +508,8 @@ ResultRequests::~ResultRequests() {
 
 size_t ResultRequests::before(const void* memory) const noexcept {
   size_t count = 0;
-  const auto last = std::ranges::find(requests_.rbegin(), requests_.rend(), memory, &Request::memory);
+  const auto last =
+      std::ranges::find(requests_.rbegin(), requests_.rend(), memory, &Request::memory);
   if (last == requests_.rend()) return 0;
   for (auto other = std::next(last); other != requests_.rend(); ++other) {
     count += other->bytes == last->bytes;

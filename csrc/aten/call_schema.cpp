@@ -92,8 +92,9 @@ std::optional<ArgKind> kind_of(const c10::Argument& argument) {
 
 }  // namespace
 
-CallSchema::CallSchema(const c10::OperatorHandle& op)
-    : name(toString(op.operator_name())), counter(op_counter(name)) {
+CallSchema::CallSchema(const c10::OperatorHandle& op, const char* counted_as)
+    : name(toString(op.operator_name())),
+      counter(op_counter(counted_as != nullptr ? counted_as : name)) {
   const auto& schema = op.schema();
   const auto& arguments = schema.arguments();
   const auto overload = name.starts_with("aten::") ? name.substr(6) : name;

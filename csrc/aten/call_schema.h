@@ -26,7 +26,9 @@ struct Arg {
 };
 
 struct CallSchema {
-  explicit CallSchema(const c10::OperatorHandle& op);
+  explicit CallSchema(const c10::OperatorHandle& op) : CallSchema(op, nullptr) {}
+  // Counted as another operator, unless that is null.
+  CallSchema(const c10::OperatorHandle& op, const char* counted_as);
 
   std::string name;
   OpCounter& counter;

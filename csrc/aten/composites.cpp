@@ -252,6 +252,37 @@ constexpr Composite kHardswish{
     },
     kPlain, "hardswish", "t"};
 HOLOGRAM_COMPOSITE(kHardswish);
+// 0 up to -3, grad * (x / 3 + 0.5) below 3, else grad. A NaN is not below.
+constexpr Composite kHardswishBackward{
+    kReals,
+    [](Builder& b, const View* in) {
+      const View slope = b.apply(Op::add, {b.apply(Op::div, {in[1], b.number(3)}), b.number(0.5)});
+      const View inner = b.apply(Op::mul, {in[0], slope});
+      const View lower = b.apply(Op::where, {b.apply(Op::lt, {in[1], b.number(3)}), inner, in[0]});
+      b.apply(Op::where, {b.apply(Op::le, {in[1], b.number(-3)}), b.number(0), lower});
+    },
+    kPlain, "hardswish_backward", "tt"};
+HOLOGRAM_COMPOSITE(kHardswishBackward);
+// min(max(x + 3, 0), 6) / 6
+constexpr Composite kHardsigmoid{
+    kReals,
+    [](Builder& b, const View* in) {
+      const View high = b.apply(Op::add, {in[0], b.number(3)});
+      b.apply(Op::div, {b.apply(Op::clamp, {high, b.number(0), b.number(6)}), b.number(6)});
+    },
+    kPlain, "hardsigmoid", "t"};
+HOLOGRAM_COMPOSITE(kHardsigmoid);
+// grad / 6 between -3 and 3, else 0. torch's sixth is a float.
+constexpr Composite kHardsigmoidBackward{
+    kReals,
+    [](Builder& b, const View* in) {
+      const View scaled = b.apply(Op::mul, {in[0], b.number(double{1.0F / 6.0F})});
+      const View lower =
+          b.apply(Op::where, {b.apply(Op::lt, {in[1], b.number(3)}), scaled, b.number(0)});
+      b.apply(Op::where, {b.apply(Op::gt, {in[1], b.number(-3)}), lower, b.number(0)});
+    },
+    kPlain, "hardsigmoid_backward", "tt"};
+HOLOGRAM_COMPOSITE(kHardsigmoidBackward);
 // Of x, alpha * scale, scale and input_scale: (exp(x * input_scale) - 1) * alpha * scale where
 // x <= 0, else x * scale.
 constexpr Composite kElu{

@@ -192,9 +192,9 @@ void note_delegated_kernel(const std::string& name) {
   delegated_kernels().insert(name);
 }
 
-OperatorDelegate::OperatorDelegate(const char* name, const char* overload)
+OperatorDelegate::OperatorDelegate(const char* name, const char* overload, const char* counted_as)
     : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)),
-      schema_(new CallSchema(op_)),  // both live as long as the process
+      schema_(new CallSchema(op_, counted_as)),  // both live as long as the process
       learned_(LearnedCalls::of(op_).release()) {}
 
 const std::string& OperatorDelegate::name() const {

@@ -54,7 +54,8 @@ void impl_delegated(torch::Library& library, const char* name, Kernel kernel) {
 // The boxed delegate of one operator, for a native kernel to hand over what it does not serve.
 class OperatorDelegate {
  public:
-  OperatorDelegate(const char* name, const char* overload);
+  // Calls are counted as those of another operator, unless that is null.
+  OperatorDelegate(const char* name, const char* overload, const char* counted_as = nullptr);
   const std::string& name() const;
 
   // Calls torch's CPU kernel with these arguments; returns the first result.

@@ -38,9 +38,9 @@ const std::unordered_set<std::string>& learnable() {
       // Elements by their indices; with a mask among these their number depends on values, see
       // describe().
       "index", "_unsafe_index", "index_select", "index_add", "index_add_", "index_copy",
-      "index_copy_", "index_fill", "index_fill_", "_index_put_impl_", "gather", "take",
-      "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_",
-      "embedding", "embedding_dense_backward", "masked_fill", "masked_fill_", "masked_scatter",
+      "index_copy_", "index_fill", "index_fill_", "_index_put_impl_", "gather", "take", "scatter",
+      "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "embedding",
+      "embedding_dense_backward", "masked_fill", "masked_fill_", "masked_scatter",
       // Put together and moved.
       "cat", "copy_", "fill_", "zero_", "flip", "roll", "tril", "tril_", "triu", "triu_", "arange",
       "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d",
@@ -89,8 +89,8 @@ struct Return {
   enum class Kind : uint8_t { undefined, argument, fresh } kind = Kind::undefined;
   size_t seat = 0;                   // of an argument that is returned
   std::optional<TensorShape> shape;  // of a fresh one
-  size_t bytes = 0;   // of its storage
-  size_t before = 0;  // requests for as many that the kernel makes before
+  size_t bytes = 0;                  // of its storage
+  size_t before = 0;                 // requests for as many that the kernel makes before
 };
 
 // What is known of calls that are given the same.
@@ -105,7 +105,8 @@ struct Results {
 };
 using KnownResults = std::shared_ptr<const Results>;
 
-// The call in a program. Memory: that of all seats, of the seats that are written, of what is fresh.
+// The call in a program. Memory: that of all seats, of the seats that are written, of what is
+// fresh.
 class OperatorCall final : public KernelCall {
  public:
   OperatorCall(const char* name, const c10::OperatorHandle& op) : KernelCall(name), op_(op) {}
@@ -243,7 +244,17 @@ class Attempt {
 
  private:
   enum Tag : int64_t {
-    kNone, kUndefined, kTensor, kList, kInt, kDouble, kBool, kInts, kDoubles, kBools, kString
+    kNone,
+    kUndefined,
+    kTensor,
+    kList,
+    kInt,
+    kDouble,
+    kBool,
+    kInts,
+    kDoubles,
+    kBools,
+    kString
   };
 
   bool add(const IValue& value) {
@@ -390,8 +401,7 @@ LearnedCalls::LearnedCalls(const c10::OperatorHandle& op)
     : op_(op), name_(op.operator_name().name.c_str()), table_(std::make_unique<Table>()) {}
 LearnedCalls::~LearnedCalls() = default;
 
-void LearnedCalls::call(const CallSchema& schema, Stack& stack,
-                        c10::function_ref<void()> kernel) {
+void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_ref<void()> kernel) {
   Attempt attempt;
   // An operator that is not deterministic says so when it is called.
   if (at::globalContext().deterministicAlgorithms() || !attempt.describe(schema, stack)) {
@@ -399,8 +409,8 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack,
     return;
   }
   const KnownResults known = table_->find(attempt.key);
-  if (known == nullptr || (known->missed.load(std::memory_order_relaxed) &&
-                           known->looks < Results::kMostLooks)) {
+  if (known == nullptr ||
+      (known->missed.load(std::memory_order_relaxed) && known->looks < Results::kMostLooks)) {
     const std::vector<Before> before(attempt.tensors.begin(), attempt.tensors.end());
     const ResultRequests requests;
     kernel();

@@ -26,7 +26,7 @@ using OptionalTensor = std::optional<Tensor>;
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
-  static const OperatorDelegate delegate("aten::convolution", "");
+  static const OperatorDelegate delegate("aten::convolution", "", "aten::convolution_overrideable");
   return delegate(input, weight, bias, stride, padding, dilation, transposed, output_padding,
                   groups);
 }
@@ -36,7 +36,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         IntArrayRef padding, IntArrayRef dilation,
                                                         bool transposed, IntArrayRef output_padding,
                                                         int64_t groups, std::array<bool, 3> mask) {
-  static const OperatorDelegate delegate("aten::convolution_backward", "");
+  static const OperatorDelegate delegate("aten::convolution_backward", "",
+                                         "aten::convolution_backward_overrideable");
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
                         transposed, output_padding, groups, mask);
