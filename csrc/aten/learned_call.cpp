@@ -143,12 +143,13 @@ class OperatorCall final : public KernelCall {
       const Return& result = all[i];
       if (result.kind != Return::Kind::fresh) continue;
       const Tensor& made = stack[stack.size() - all.size() + i].toTensor();
-      const Tensor wanted = result.shape->over(memory[place++]);
-      if (made.unsafeGetTensorImpl()->data() != wanted.unsafeGetTensorImpl()->data() ||
-          made.strides() != wanted.strides()) {
-        wanted.copy_(made);
-        results->missed.store(true, std::memory_order_relaxed);
+      void* const memory_of_result = memory[place++];
+      if (made.unsafeGetTensorImpl()->data() == memory_of_result &&
+          made.strides() == at::IntArrayRef(result.shape->strides)) {
+        continue;
       }
+      result.shape->over(memory_of_result).copy_(made);
+      results->missed.store(true, std::memory_order_relaxed);
     }
   }
 
