@@ -476,6 +476,12 @@ namespace from_torch = at::native::templates;
 
 using None = void;  // of the templates' parameter, a class of generators
 
+void check_same_device(const Tensor& out, const Tensor& like) {
+  TORCH_CHECK(out.device() == like.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              like.device(), " and ", out.device(), "!");
+}
+
 Tensor& fill_normal(Tensor& out, at::IntArrayRef sizes, const Generator& generator) {
   at::native::resize_output(out, sizes);
   return from_torch::normal_impl_<NormalKernel, None>(out, 0, 1, generator);
@@ -483,6 +489,7 @@ Tensor& fill_normal(Tensor& out, at::IntArrayRef sizes, const Generator& generat
 
 Tensor& normal_by_tensors_out(const Tensor& mean, const Tensor& std, Generator generator,
                               Tensor& out) {
+  check_same_device(out, mean);
   check_std(std);
   const auto sizes = at::infer_size(mean.sizes(), std.sizes());
   return fill_normal(out, sizes, generator).mul_(std).add_(mean);
@@ -492,6 +499,7 @@ Tensor normal_by_tensors(const Tensor& mean, const Tensor& std, Generator genera
   return normal_by_tensors_out(mean, std, std::move(generator), out);
 }
 Tensor& normal_by_std_out(double mean, const Tensor& std, Generator generator, Tensor& out) {
+  check_same_device(out, std);
   check_std(std);
   return fill_normal(out, std.sizes(), generator).mul_(std).add_(mean);
 }
@@ -500,6 +508,7 @@ Tensor normal_by_std(double mean, const Tensor& std, Generator generator) {
   return normal_by_std_out(mean, std, std::move(generator), out);
 }
 Tensor& normal_by_mean_out(const Tensor& mean, double std, Generator generator, Tensor& out) {
+  check_same_device(out, mean);
   return from_torch::normal_out_impl<NormalKernel, None>(out, mean, std, std::move(generator));
 }
 Tensor normal_by_mean(const Tensor& mean, double std, Generator generator) {
@@ -543,6 +552,7 @@ Tensor& bernoulli_by_tensor(Tensor& self, const Tensor& p, Generator generator) 
   return from_torch::bernoulli_impl_<BernoulliTensorKernel, None>(self, p, std::move(generator));
 }
 Tensor& bernoulli_out(const Tensor& p, Generator generator, Tensor& out) {
+  check_same_device(out, p);
   return from_torch::bernoulli_out_impl<BernoulliTensorKernel, None>(out, p, std::move(generator));
 }
 
