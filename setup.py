@@ -180,7 +180,7 @@ UNITS = {
     "atlas/op_table",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
-    "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/random atlas/stream "
+    "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "
     "cpu/backend cpu/fill cpu/math cpu/memory cpu/queue cpu/system",
     "stream": "atlas/window atlas/open_program atlas/immediates atlas/runner atlas/flush "
     "atlas/frame atlas/keep atlas/overlap atlas/canonicalise atlas/grouping atlas/batching "

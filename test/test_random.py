@@ -1,13 +1,15 @@
-"""Generators: seeding, states, reproducibility, the CPU's numbers, several devices."""
+"""Random numbers: generators and their states, numbers that are known, distributions, devices."""
 
 from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from common import FORK_RNG_MEANS_THE_ACCELERATOR, HologramTestCase, run_python, several_devices
 from multi_device import BOTH_WAYS, ONE, ZERO, SeveralDevicesTestCase, in_processes_of_their_own
+from scipy import stats
 from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -112,8 +114,38 @@ class TestStates(HologramTestCase):
                 draw()
         self.assertEqual(draw(), expected)
 
+    def test_format(self):
+        """Seed and offset, as of torch's CUDA generators; a state of the CPU's is refused."""
+        torch.hologram.manual_seed(2**63 + 5)
+        torch.rand(9, device="hologram")
+        state = torch.hologram.get_rng_state()
+        self.assertEqual(state.view(torch.int64).tolist(), [-(2**63) + 5, 3])
+        generator = torch.hologram.default_generators[0]
+        self.assertEqual(generator.get_offset(), 3)
+        generator.set_offset(2**40)
+        self.assertEqual(torch.rand(5, device="hologram").cpu(), uniform(2**63 + 5, 5, 2**40))
+        self.assertEqual(torch.hologram.initial_seed(), 2**63 + 5)
+        kept = torch.hologram.get_rng_state()
+        with self.assertRaisesRegex(RuntimeError, "5056 bytes, as those of torch's CPU generators"):
+            torch.hologram.set_rng_state(torch.get_rng_state())
+        with self.assertRaisesRegex(RuntimeError, "it has 15 bytes"):
+            torch.hologram.set_rng_state(state[:15])
+        for wrong in (state.int(), state.to("hologram")):
+            with self.assertRaisesRegex(TypeError, "RNG state must be a torch.ByteTensor"):
+                torch.hologram.set_rng_state(wrong)
+        self.assertEqual(torch.hologram.get_rng_state(), kept)
+
+    def test_checkpoint(self):
+        x = torch.ones(4000, device="hologram", requires_grad=True)
+        for reentrant in (True, False):
+            y = checkpoint(lambda x: F.dropout(x, 0.3) * 2, x, use_reentrant=reentrant)
+            torch.rand(3, device="hologram")
+            y.backward(torch.ones_like(y))
+            self.assertEqual(x.grad, y.detach())
+            x.grad = None
+
     def test_normal_draws_replay(self):
-        # A pair of normal numbers is made at a time: the state has to hold the second one.
+        # Normal numbers are made in pairs: of an odd count the last one has no part in the next.
         torch.manual_seed(3)
         torch.randn(1, device="hologram")
         state = torch.hologram.get_rng_state()
@@ -193,23 +225,132 @@ class TestGenerators(HologramTestCase):
         self.assertLessEqual(weights().abs().max().item(), 0.5)
 
 
+def philox(seed: int, counters: np.ndarray) -> np.ndarray:
+    """Philox 4x32-10 of Salmon et al. (SC 2011): four words of 32 bits for each counter."""
+    low, high = counters & 0xFFFFFFFF, counters >> np.uint64(32)
+    zero = np.zeros_like(low)
+    words, key = [low, high, zero, zero], [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        p, q = (np.uint64(m) * w for m, w in ((0xD2511F53, words[0]), (0xCD9E8D57, words[2])))
+        words = [
+            (q >> np.uint64(32)) ^ words[1] ^ np.uint64(key[0]),
+            q & np.uint64(0xFFFFFFFF),
+            (p >> np.uint64(32)) ^ words[3] ^ np.uint64(key[1]),
+            p & np.uint64(0xFFFFFFFF),
+        ]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(words, axis=1)
+
+
+def words(seed: int, count: int, offset: int = 0) -> np.ndarray:
+    """The words of 32 bits that so many elements are drawn from."""
+    counters = np.arange(offset, offset + (count + 3) // 4, dtype=np.uint64)
+    return philox(seed, counters).reshape(-1)[:count]
+
+
+def long_words(seed: int, count: int, offset: int = 0) -> np.ndarray:
+    halves = words(seed, 2 * count, offset)
+    return halves[::2] | halves[1::2] << np.uint64(32)
+
+
+def uniform(seed: int, count: int, offset: int = 0) -> torch.Tensor:
+    numbers = (words(seed, count, offset) >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    return torch.from_numpy(numbers.astype(np.float32))
+
+
+SIZES = [1, 3, 4, 5, 127, 128, 129, 1000, 3071, 3072, 3073, 40_001, 100_000]
+
+
+class TestKnownAnswers(HologramTestCase):
+    """Numbers that no change may change: each is a function of seed, offset and place."""
+
+    def test_pinned(self):
+        torch.hologram.manual_seed(0)
+        self.assertEqual(
+            torch.rand(4, device="hologram").tolist(),
+            # Of the paper's known answers, key and counter zero.
+            [word / 2**24 for word in (0x6627E8, 0xE169C5, 0xBC57AC, 0x9B00DB)],
+        )
+
+    @parametrize("count", SIZES)
+    def test_uniform(self, count):
+        torch.hologram.manual_seed(2**40 + 7)
+        first = torch.rand(count, device="hologram")
+        second = torch.rand(count, device="hologram")
+        self.assertEqual(first.cpu(), uniform(2**40 + 7, count))
+        self.assertEqual(second.cpu(), uniform(2**40 + 7, count, (count + 3) // 4))
+        self.assertEqual(torch.hologram.default_generators[0].get_offset(), (count + 3) // 4 * 2)
+
+    @parametrize("count", SIZES)
+    def test_other_dtypes(self, count):
+        torch.hologram.manual_seed(11)
+        start = torch.hologram.get_rng_state()
+
+        def rand(dtype):
+            torch.hologram.set_rng_state(start)
+            return torch.rand(count, device="hologram", dtype=dtype).cpu()
+
+        doubles = (long_words(11, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        self.assertEqual(rand(torch.float64), torch.from_numpy(doubles))
+        for dtype, digits in ((torch.float16, 11), (torch.bfloat16, 8)):
+            wanted = (words(11, count) >> np.uint64(32 - digits)).astype(np.float64)
+            self.assertEqual(rand(dtype), torch.from_numpy(wanted / 2**digits).to(dtype))
+
+    @parametrize("count", SIZES)
+    def test_integers(self, count):
+        for low, high in ((0, 10), (-5, 2**31), (0, 2**32), (-(2**63), 2**63 - 1), (7, 2**40)):
+            span = high - low
+            torch.hologram.manual_seed(3)
+            drawn = torch.randint(low, high, (count,), device="hologram")
+            if span <= 2**32:
+                wanted = words(3, count).astype(object) * span // 2**32 + low
+            else:
+                wanted = long_words(3, count).astype(object) * span // 2**64 + low
+            self.assertEqual(drawn.tolist(), wanted.tolist())
+        torch.hologram.manual_seed(3)
+        drawn = torch.empty(count, device="hologram", dtype=torch.int64).random_(-(2**63), None)
+        self.assertEqual(drawn.cpu(), torch.from_numpy(long_words(3, count).view(np.int64)))
+
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+    def test_normal(self, dtype):
+        count = 10_001
+        torch.hologram.manual_seed(5)
+        drawn = torch.randn(count, device="hologram", dtype=dtype).cpu()
+        if dtype == torch.float64:
+            w = (long_words(5, count + 1) >> np.uint64(11)).astype(np.float64)
+            u, v = (w[::2] + 1) * 2.0**-53, w[1::2] * 2.0**-53
+        else:
+            w = words(5, count + 1)
+            u = ((w[::2] >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-31
+            v = w[1::2].astype(np.float64) * 2.0**-32
+        radius, angle = np.sqrt(-2 * np.log(u)), 2 * np.pi * v
+        wanted = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
+        wanted = torch.from_numpy(wanted[:count]).to(dtype)
+        tolerance = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 2e-3}[dtype]
+        self.assertEqual(drawn, wanted, atol=tolerance, rtol=tolerance)
+
+
 def chances(device: str) -> torch.Tensor:
     return torch.linspace(0.05, 0.95, 40, device=device).reshape(5, 8)
 
 
 P = chances
-DRAWS = {
+# Draws whose numbers are made in the program, and by torch's kernels for the CPU.
+RECORDED = {
     "rand": lambda d: torch.rand(40, device=d),
-    "rand, few": lambda d: torch.rand(3, device=d),
+    "rand, many": lambda d: torch.rand(100_003, device=d),
     "rand, bfloat16": lambda d: torch.rand(40, device=d, dtype=torch.bfloat16),
-    "randn": lambda d: torch.randn(40, device=d),
-    "randn, few": lambda d: torch.randn(3, device=d),
+    "rand, float64": lambda d: torch.rand(41, device=d, dtype=torch.float64),
+    "randn": lambda d: torch.randn(41, device=d),
+    "randn, many": lambda d: torch.randn(100_003, device=d),
+    "randn, float64": lambda d: torch.randn(41, device=d, dtype=torch.float64),
     "randn, complex": lambda d: torch.randn(20, device=d, dtype=torch.complex64),
-    "randint": lambda d: torch.randint(3, 99, (40,), device=d),
+    "randint": lambda d: torch.randint(3, 99, (41,), device=d),
+    "randint, uint8": lambda d: torch.randint(0, 256, (41,), device=d, dtype=torch.uint8),
+    "randint, float": lambda d: torch.randint(3, 99, (41,), device=d, dtype=torch.float32),
     "rand_like": lambda d: torch.rand_like(P(d)),
     "randn_like": lambda d: torch.randn_like(P(d).t()),
     "randint_like": lambda d: torch.randint_like(P(d), 9),
-    "randperm": lambda d: torch.randperm(50, device=d),
     "normal": lambda d: torch.normal(0.0, 2.0, (30,), device=d),
     "normal, two tensors": lambda d: torch.normal(P(d), P(d)),
     "normal, means": lambda d: torch.normal(P(d), 2.0),
@@ -221,50 +362,61 @@ DRAWS = {
     "bernoulli, number": lambda d: torch.bernoulli(P(d), 0.3),
     "bernoulli_": lambda d: P(d).bernoulli_(0.3),
     "bernoulli_, tensor": lambda d: torch.empty(5, 8, device=d).bernoulli_(P(d)),
-    "multinomial": lambda d: torch.multinomial(P(d), 3),
-    "multinomial, replacement": lambda d: torch.multinomial(P(d), 30, replacement=True),
+    "bernoulli_, broadcast": lambda d: torch.empty(7, 5, 8, device=d).bernoulli_(P(d)),
+    "bernoulli_, bool": lambda d: torch.empty(5, 8, device=d, dtype=torch.bool).bernoulli_(P(d)),
     "uniform_": lambda d: P(d).uniform_(-2, 3),
+    "uniform_, strided": lambda d: torch.zeros(33, 300, device=d)[:, ::2].uniform_(),
     "exponential_": lambda d: P(d).exponential_(2.0),
     "geometric_": lambda d: P(d).geometric_(0.2),
+    "geometric_, integers": lambda d: P(d).long().geometric_(0.2),
     "cauchy_": lambda d: P(d).cauchy_(),
     "log_normal_": lambda d: P(d).log_normal_(),
     "random_": lambda d: P(d).long().random_(),
     "random_, to": lambda d: P(d).random_(77),
     "random_, from": lambda d: P(d).random_(-5, 77),
-    "poisson": lambda d: torch.poisson(P(d) * 20),
-    "binomial": lambda d: torch.binomial(torch.full((5, 8), 9.0, device=d), P(d)),
-    "_standard_gamma": lambda d: torch._standard_gamma(P(d) * 4),
-    "_sample_dirichlet": lambda d: torch._sample_dirichlet(P(d)),
     "dropout": lambda d: F.dropout(P(d)),
     "dropout, in place": lambda d: F.dropout(P(d), 0.3, inplace=True),
     "dropout, transposed": lambda d: F.dropout(P(d).t()),
     "native_dropout": lambda d: torch.native_dropout(P(d), 0.3, True),
+    "dropout, after softmax": lambda d: F.dropout(torch.rand(37, 300, device=d).softmax(-1)) * 2,
     "alpha_dropout": lambda d: F.alpha_dropout(P(d), training=True),
     "dropout2d": lambda d: F.dropout2d(P(d)[None, :, None], training=True),
     "feature_alpha_dropout": lambda d: F.feature_alpha_dropout(P(d)[None], training=True),
-    "rrelu": lambda d: F.rrelu(-P(d), training=True),
     "gumbel_softmax": lambda d: F.gumbel_softmax(P(d)),
-    "fractional_max_pool2d": lambda d: F.fractional_max_pool2d(P(d)[None], 2, (3, 4)),
     "kaiming_normal_": lambda d: torch.nn.init.kaiming_normal_(P(d)),
     "trunc_normal_": lambda d: torch.nn.init.trunc_normal_(P(d)),
-    "orthogonal_": lambda d: torch.nn.init.orthogonal_(P(d)),
     "Linear": lambda d: torch.nn.Linear(8, 5, device=d).weight.detach(),
     "Normal": lambda d: torch.distributions.Normal(P(d), 1.0).sample((3,)),
+    "attention": lambda d: F.scaled_dot_product_attention(*[P(d)[None]] * 3, dropout_p=0.4),
+}
+DELEGATED = {
+    "randperm": lambda d: torch.randperm(50, device=d),
+    "multinomial": lambda d: torch.multinomial(P(d), 3),
+    "multinomial, replacement": lambda d: torch.multinomial(P(d), 30, replacement=True),
+    "poisson": lambda d: torch.poisson(P(d) * 20),
+    "binomial": lambda d: torch.binomial(torch.full((5, 8), 9.0, device=d), P(d)),
+    "_standard_gamma": lambda d: torch._standard_gamma(P(d) * 4),
+    "_sample_dirichlet": lambda d: torch._sample_dirichlet(P(d)),
+    "rrelu": lambda d: F.rrelu(-P(d), training=True),
+    "fractional_max_pool2d": lambda d: F.fractional_max_pool2d(P(d)[None], 2, (3, 4)),
+    "orthogonal_": lambda d: torch.nn.init.orthogonal_(P(d)),
     "Beta": lambda d: torch.distributions.Beta(P(d), P(d)).sample(),
     "Dirichlet": lambda d: torch.distributions.Dirichlet(P(d)).rsample(),
     "Categorical": lambda d: torch.distributions.Categorical(P(d)).sample((4,)),
     "VonMises": lambda d: torch.distributions.VonMises(P(d), P(d) * 4).sample(),
     "StudentT": lambda d: torch.distributions.StudentT(P(d) * 9).sample(),
-    "attention": lambda d: F.scaled_dot_product_attention(*[P(d)[None]] * 3, dropout_p=0.4),
     "svd_lowrank": lambda d: torch.svd_lowrank(P(d), q=3)[1],
-    "many": lambda d: [torch.rand(100_000, device=d), torch.randn(100_000, device=d)],
 }
+DRAWS = {**RECORDED, **DELEGATED}
 
 # The same tensor filled with numbers of a generator.
 FILLS = {
     "uniform_": lambda x, g: x.uniform_(generator=g),
     "normal_": lambda x, g: x.normal_(generator=g),
     "exponential_": lambda x, g: x.exponential_(generator=g),
+    "geometric_": lambda x, g: x.geometric_(0.3, generator=g),
+    "cauchy_": lambda x, g: x.cauchy_(generator=g),
+    "log_normal_": lambda x, g: x.log_normal_(generator=g),
     "bernoulli_": lambda x, g: x.bernoulli_(0.4, generator=g),
     "random_": lambda x, g: x.random_(100, generator=g),
     "rand": lambda x, g: torch.rand(9, device=x.device, generator=g),
@@ -283,44 +435,76 @@ FILLS = {
 
 
 class TestRandomNumbers(HologramTestCase):
-    @parametrize("name", list(DRAWS))
-    def test_numbers_of_the_cpu(self, name):
-        """The device draws what the CPU draws from the same seed; the CPU draws nothing."""
+    def drawn(self, name: str) -> list[torch.Tensor]:
+        torch.hologram.manual_seed(7)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # dropout2d of two dimensions
-            torch.manual_seed(7)
-            wanted, wanted_state = DRAWS[name]("cpu"), torch.get_rng_state()
-            torch.manual_seed(7)
-            start = torch.get_rng_state()
-            mine = DRAWS[name]("hologram")
-        for a, b in zip(tree_leaves(mine), tree_leaves(wanted), strict=True):
-            self.assertEqual(a.device.type, "hologram")
-            self.assertEqual(a.cpu(), b)
+            return tree_leaves(DRAWS[name]("hologram"))
+
+    def numbers(self, name: str) -> list[torch.Tensor]:
+        return [leaf.cpu() for leaf in self.drawn(name)]
+
+    @parametrize("name", list(DRAWS))
+    def test_replays(self, name):
+        """Equal states give equal numbers, laid out as the CPU's. The CPU draws none."""
+        start = torch.get_rng_state()
+        mine, state = self.drawn(name), torch.hologram.get_rng_state()
+        self.assertEqual(self.numbers(name), [leaf.cpu() for leaf in mine])
+        self.assertEqual(torch.hologram.get_rng_state(), state)
+        self.assertGreater(torch.hologram.default_generators[0].get_offset(), 0)
         self.assertEqual(torch.get_rng_state(), start)
-        self.assertEqual(torch.hologram.get_rng_state(), wanted_state)
-        self.assertNotEqual(torch.hologram.get_rng_state(), start)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wanted = tree_leaves(DRAWS[name]("cpu"))
+        for a, b in zip(mine, wanted, strict=True):
+            self.assertEqual((a.shape, a.dtype, a.stride()), (b.shape, b.dtype, b.stride()))
+
+    @parametrize("name", list(DRAWS))
+    def test_one_operation_at_a_time(self, name):
+        wanted = self.numbers(name)
+        with torch.hologram.eager():
+            self.assertEqual(self.numbers(name), wanted, atol=0, rtol=0)
+
+    @parametrize("name", list(DRAWS))
+    def test_threads(self, name):
+        wanted, threads = self.numbers(name), torch.get_num_threads()
+        try:
+            for count in (1, 2, 3):
+                torch.set_num_threads(count)
+                self.assertEqual(self.numbers(name), wanted, atol=0, rtol=0)
+        finally:
+            torch.set_num_threads(threads)
+
+    @parametrize("name", list(RECORDED))
+    def test_recorded(self, name):
+        """No draw is left to torch's kernels."""
+        torch.hologram.reset_fallback_report()
+        self.numbers(name)
+        report = torch.hologram.fallback_report().operators("delegated")
+        drawn = ("uniform", "normal", "bernoulli", "random", "dropout", "exponential", "cauchy",
+                 "geometric")  # fmt: skip
+        self.assertEqual([n for n in report if any(d in n for d in drawn)], [])
 
     @parametrize("name", list(FILLS))
     def test_generators(self, name):
         """A generator of the device, given or not, and replays."""
 
-        def draw(device, generator):
-            return tree_leaves(FILLS[name](torch.zeros(9, device=device), generator))[0].cpu()
+        def draw(generator):
+            x = torch.zeros(9, device="hologram")
+            return tree_leaves(FILLS[name](x, generator))[0].cpu()
 
-        wanted = draw("cpu", torch.Generator().manual_seed(3))
         own = torch.Generator(device="hologram").manual_seed(3)
         default_state, cpu_state = torch.hologram.get_rng_state(), torch.get_rng_state()
         state = own.get_state()
-        self.assertEqual(draw("hologram", own), wanted)
-        second = draw("hologram", own)
+        wanted, second = draw(own), draw(own)
         own.set_state(state)
-        self.assertEqual((draw("hologram", own), draw("hologram", own)), (wanted, second))
+        self.assertEqual((draw(own), draw(own)), (wanted, second))
         self.assertEqual(torch.hologram.get_rng_state(), default_state)
         # The default one, named and not.
         torch.hologram.manual_seed(3)
-        self.assertEqual(draw("hologram", None), wanted)
+        self.assertEqual(draw(None), wanted)
         torch.hologram.manual_seed(3)
-        self.assertEqual(draw("hologram", torch.hologram.default_generators[0]), wanted)
+        self.assertEqual(draw(torch.hologram.default_generators[0]), wanted)
         self.assertEqual(torch.get_rng_state(), cpu_state)
 
     @parametrize("name", list(FILLS))
@@ -343,15 +527,248 @@ class TestRandomNumbers(HologramTestCase):
                 assert "hologram:0" in str(error) and "hologram:1" in str(error), error
             else:
                 raise AssertionError("accepted")
-            wanted = torch.rand(3, generator=torch.Generator().manual_seed(3))
-            assert torch.equal(torch.rand(3, device="hologram:1", generator=one).cpu(), wanted)
+            assert one.get_offset() == 0
+            given = torch.rand(3, device="hologram:1", generator=one).cpu()
             # Each device has a default generator of its own.
             torch.manual_seed(3)
             zero = torch.rand(3, device="hologram:0").cpu()
             assert torch.equal(torch.rand(3, device="hologram:1").cpu(), zero)
+            assert torch.equal(given, zero)
             """,
             env=several_devices(2),
         )
+
+    def test_fused(self):
+        """A draw has the same numbers beside other operations, rows and folds."""
+        x = torch.linspace(-2, 2, 37 * 300, device="hologram").reshape(37, 300)
+        vector = torch.arange(300.0, device="hologram")
+
+        def program():
+            torch.hologram.manual_seed(1)
+            drawn = torch.rand(37, 300, device="hologram")
+            scaled = (x + drawn) * vector
+            normalized = F.layer_norm(scaled, (300,))
+            noise = torch.randn(37, 300, device="hologram") * normalized.sum(1, keepdim=True)
+            return [scaled.cpu(), normalized.cpu(), noise.t().contiguous().cpu()]
+
+        with torch.hologram.eager():
+            wanted = program()
+        self.assertEqual(program(), wanted, atol=0, rtol=0)
+        numbers = uniform(1, 37 * 300).reshape(37, 300)
+        self.assertEqual((x.cpu() + numbers) * vector.cpu(), wanted[0])
+
+    def test_one_pass(self):
+        """A draw is computed with what needs it."""
+        x = torch.ones(1000, device="hologram")
+        for _ in range(2):
+            torch.hologram.synchronize()
+            before = torch.hologram.stream_stats()["passes"]
+            y = torch.relu(F.dropout(x * 2) + 1)
+            torch.hologram.synchronize()
+            self.assertEqual(torch.hologram.stream_stats()["passes"], before + 1)
+        self.assertEqual(sorted(set(y.tolist())), [1.0, 5.0])
+
+    def test_a_dead_draw_keeps_its_place(self):
+        torch.hologram.manual_seed(4)
+        torch.rand(8, device="hologram")
+        self.assertEqual(torch.rand(8, device="hologram").cpu(), uniform(4, 8, 2))
+
+    def test_order_of_elements(self):
+        """In the order of memory where a tensor fills it, else in that of its dimensions."""
+        cases = [
+            (lambda: torch.empty(6, 8, device="hologram"), lambda u: u.reshape(6, 8)),
+            (lambda: torch.empty(8, 6, device="hologram").t(), lambda u: u.reshape(8, 6).t()),
+            (lambda: torch.empty(6, 16, device="hologram")[:, ::2], lambda u: u.reshape(6, 8)),
+            (lambda: torch.empty(16, 6, device="hologram")[::2].t(), lambda u: u.reshape(6, 8)),
+            (
+                lambda: torch.empty(1, 3, 4, 4, device="hologram").to(
+                    memory_format=torch.channels_last
+                ),
+                lambda u: u.reshape(1, 4, 4, 3).permute(0, 3, 1, 2),
+            ),
+        ]
+        for make, wanted in cases:
+            torch.hologram.manual_seed(9)
+            self.assertEqual(make().uniform_().cpu(), wanted(uniform(9, 48)))
+
+    def test_uniform_is_below_its_end(self):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+            for low, high in ((0, 1), (1, 2), (-2, -1), (1000, 1001), (3, 3), (-1, 0)):
+                x = torch.empty(50_000, device="hologram", dtype=dtype).uniform_(low, high)
+                if low < high and (dtype != torch.bfloat16 or low != 1000):
+                    self.assertLess(x.max().item(), high)
+                self.assertGreaterEqual(x.min().item(), low)
+
+
+REFUSED = {
+    "normal_": lambda x: x.normal_(0, -1),
+    "uniform_": lambda x: x.uniform_(2, 1),
+    "uniform_, too far": lambda x: x.uniform_(-3e38, 3e38),
+    "log_normal_": lambda x: x.log_normal_(1, 0),
+    "exponential_": lambda x: x.exponential_(0),
+    "geometric_": lambda x: x.geometric_(1),
+    "cauchy_": lambda x: x.cauchy_(0, -1),
+    "cauchy_, integers": lambda x: x.long().cauchy_(),
+    "bernoulli_": lambda x: x.bernoulli_(1.5),
+    "random_": lambda x: x.random_(4, 4),
+    "random_, to": lambda x: x.to(torch.uint8).random_(300),
+    "random_, half": lambda x: x.half().random_(0, 70000),
+    "normal, deviations": lambda x: torch.normal(0.0, x - 2),
+    "normal, number": lambda x: torch.normal(x, -1.0),
+    "dropout": lambda x: F.dropout(x, 1.5),
+    "itself": lambda x: x[:1].expand(5).normal_(),
+    "uniform_, integers": lambda x: x.long().uniform_(),
+}
+
+
+class TestParameters(HologramTestCase):
+    """What torch refuses, in its words."""
+
+    @parametrize("name", list(REFUSED))
+    def test_refused(self, name):
+        with self.assertRaises((RuntimeError, ValueError)) as wanted:
+            REFUSED[name](torch.ones(4))
+        with self.assertRaises(type(wanted.exception)) as raised:
+            REFUSED[name](torch.ones(4, device="hologram")).cpu()
+        words = str(wanted.exception).split("\n")[0].split(" (")[0].replace("_cpu", "")
+        self.assertIn(words[:60], str(raised.exception).replace("_cpu", ""))
+
+    def test_probabilities(self):
+        """Numbers that are not there yet: the error comes when they are."""
+        for bad in (1.5, -0.1, float("nan")):
+            p = torch.tensor([0.5, bad, 0.25], device="hologram")
+            with self.assertRaisesRegex(RuntimeError, r"p_in >= 0 && p_in <= 1.*bernoulli"):
+                torch.bernoulli(p).cpu()
+            torch.hologram.synchronize()  # once
+        x = torch.full((100,), 2.0, device="hologram")
+        self.assertEqual(set((torch.bernoulli(x - 1) + torch.bernoulli(x - 2)).tolist()), {1.0})
+
+    def test_dropout_of_all_and_of_none(self):
+        x = torch.tensor([1.0, -2.0, float("inf"), float("nan")], device="hologram")
+        for p in (0.0, 1.0):
+            for call in (
+                lambda x, p=p: F.dropout(x, p),
+                lambda x, p=p: torch.native_dropout(x, p, True)[0],
+                lambda x, p=p: torch.native_dropout(x, p, True)[1],
+                lambda x, p=p: torch.native_dropout(x, p, False)[0],
+                lambda x, p=p: torch.native_dropout(x, p, False)[1],
+                lambda x, p=p: F.dropout(x, p, training=False),
+                lambda x, p=p: F.dropout1d(x[None], p),
+            ):
+                self.assertEqual(call(x).cpu(), call(x.cpu()))
+
+    def test_mask(self):
+        x = torch.rand(40, 50, device="hologram", requires_grad=True)
+        for dtype in (torch.float32, torch.bfloat16):
+            y, mask = torch.native_dropout(x.to(dtype), 0.25, True)
+            self.assertEqual((y.dtype, mask.dtype), (dtype, torch.bool))
+            scaled = (x.detach().to(dtype).float() / 0.75).to(dtype)
+            self.assertEqual(y, torch.where(mask, scaled, 0))
+            (grad,) = torch.autograd.grad(y.sum(), x)
+            self.assertEqual(grad, mask.float() * torch.tensor(1 / 0.75, dtype=dtype).item())
+
+
+CONTINUOUS = {
+    "uniform": (lambda x: x.uniform_(-1, 3), stats.uniform(-1, 4)),
+    "normal": (lambda x: x.normal_(2, 3), stats.norm(2, 3)),
+    "exponential": (lambda x: x.exponential_(0.5), stats.expon(scale=2)),
+    "cauchy": (lambda x: x.cauchy_(1, 2), stats.cauchy(1, 2)),
+    "log_normal": (lambda x: x.log_normal_(0.5, 0.7), stats.lognorm(0.7, scale=np.exp(0.5))),
+}
+
+
+class TestDistributions(HologramTestCase):
+    """One test of each distribution; seeds are fixed, so these numbers pass or fail for good."""
+
+    N = 100_000
+
+    def numbers(self, fill, dtype=torch.float32) -> np.ndarray:
+        torch.hologram.manual_seed(2024)
+        return fill(torch.empty(self.N, device="hologram", dtype=dtype)).double().cpu().numpy()
+
+    @parametrize("name", list(CONTINUOUS))
+    @parametrize("dtype", [torch.float32, torch.float64])
+    def test_continuous(self, name, dtype):
+        fill, distribution = CONTINUOUS[name]
+        numbers = self.numbers(fill, dtype)
+        self.assertTrue(np.isfinite(numbers).all())
+        self.assertGreater(stats.kstest(numbers, distribution.cdf).pvalue, 0.01)
+        # Neighbours, and elements of one counter, have nothing to do with each other.
+        ranks = distribution.cdf(numbers)
+        for distance in (1, 2, 4):
+            correlation = stats.pearsonr(ranks[distance:], ranks[:-distance])
+            self.assertGreater(correlation.pvalue, 0.01)
+
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half(self, dtype):
+        uniform = self.numbers(lambda x: x.uniform_(), dtype)
+        counts = np.histogram(uniform, bins=64, range=(0, 1))[0]
+        self.assertGreater(stats.chisquare(counts).pvalue, 0.01)
+        normal = self.numbers(lambda x: x.normal_(), dtype)
+        edges = [-np.inf, *(np.arange(-8, 9) / 4 + 0.001), np.inf]
+        counts = np.histogram(normal, bins=edges)[0]
+        wanted = np.diff(stats.norm.cdf(edges)) * self.N
+        # Rounding moves numbers across edges, by the width of a bin of the dtype at most.
+        self.assertLess(np.abs(counts - wanted).max() / self.N, 0.01)
+        self.assertGreater(self.numbers(lambda x: x.exponential_(), dtype).min(), 0)
+
+    def whole(self, numbers: np.ndarray, chances: np.ndarray) -> None:
+        """Numbers 0, 1 ... of which each is to come with its chance, all others never."""
+        counts = np.bincount(numbers.astype(np.int64), minlength=len(chances))
+        self.assertEqual(len(counts), len(chances))
+        self.assertGreater(stats.chisquare(counts, chances * counts.sum()).pvalue, 0.01)
+
+    def test_bernoulli(self):
+        for p in (0.1, 0.5, 0.93):
+            chances = np.array([1 - p, p])
+            self.whole(self.numbers(lambda x, p=p: x.bernoulli_(p)), chances)
+            self.whole(self.numbers(lambda x, p=p: torch.bernoulli(x.fill_(p))), chances)
+
+    def test_dropout(self):
+        for p in (0.1, 0.5):
+            dropped = self.numbers(lambda x, p=p: F.dropout(x.fill_(1), p))
+            self.assertEqual(sorted(set(dropped)), [0, np.float32(1 / (1 - p))])
+            self.whole(dropped > 0, np.array([p, 1 - p]))
+        planes = F.dropout2d(torch.ones(100, 100, 3, 3, device="hologram"), 0.3).cpu()
+        self.assertEqual(planes.amin((2, 3)), planes.amax((2, 3)))
+        self.whole(planes[:, :, 0, 0].reshape(-1).numpy() > 0, np.array([0.3, 0.7]))
+
+    def test_geometric(self):
+        p = 0.3
+        for dtype in (torch.float32, torch.int64):
+            numbers = self.numbers(lambda x: x.geometric_(p), dtype)
+            self.assertEqual(numbers.min(), 1)
+            chances = stats.geom(p).pmf(np.arange(1, 21))
+            self.whole(np.minimum(numbers, 21) - 1, np.append(chances, 1 - chances.sum()))
+
+    def test_integers(self):
+        for dtype in (torch.int64, torch.int32, torch.uint8, torch.int8, torch.float32):
+            fair = np.full(100, 0.01)
+            self.whole(self.numbers(lambda x: x.random_(100), dtype), fair)
+            if dtype != torch.uint8:
+                self.whole(self.numbers(lambda x: x.random_(-20, 80), dtype) + 20, fair)
+        self.whole(self.numbers(lambda x: x.random_(), torch.bool), np.full(2, 0.5))
+        self.whole(self.numbers(lambda x: x.random_(), torch.uint8), np.full(256, 1 / 256))
+        high = self.numbers(lambda x: x.random_(), torch.int64)
+        self.assertGreater(stats.kstest(high / 2.0**63, "uniform").pvalue, 0.01)
+        high = self.numbers(lambda x: x.random_(-(2**62), 2**62), torch.int64)
+        self.assertGreater(stats.kstest(high / 2.0**63 + 0.5, "uniform").pvalue, 0.01)
+
+    def test_randperm(self):
+        torch.hologram.manual_seed(6)
+        first = [torch.randperm(8, device="hologram")[:2].tolist() for _ in range(4000)]
+        self.assertEqual(sorted(torch.randperm(8, device="hologram").tolist()), list(range(8)))
+        for place in (0, 1):
+            self.whole(np.array([p[place] for p in first]), np.full(8, 1 / 8))
+
+    def test_multinomial(self):
+        torch.hologram.manual_seed(8)
+        weights = torch.tensor([1.0, 0.0, 3.0, 6.0], device="hologram")
+        drawn = torch.multinomial(weights, self.N, replacement=True).cpu().numpy()
+        self.assertEqual((drawn == 1).sum(), 0)
+        self.whole(np.array([0, 0, 1, 2])[drawn], np.array([0.1, 0.3, 0.6]))
+        rows = torch.multinomial(weights.expand(20_000, 4).contiguous(), 1).cpu().numpy()[:, 0]
+        self.whole(np.array([0, 0, 1, 2])[rows], np.array([0.1, 0.3, 0.6]))
 
 
 class TestRandom(SeveralDevicesTestCase):
@@ -363,9 +780,7 @@ class TestRandom(SeveralDevicesTestCase):
             seed(7)
             zero, one = self.draw()
             self.assertEqual(zero, one)
-            self.assertEqual(
-                zero, torch.rand(4, generator=torch.Generator().manual_seed(7)).tolist()
-            )
+            self.assertEqual(zero, uniform(7, 4).tolist())
         with hologram.device(1):
             hologram.manual_seed(7)  # of the current device only
             self.assertEqual(hologram.initial_seed(), 7)
@@ -412,7 +827,7 @@ class TestRandom(SeveralDevicesTestCase):
 
     def test_generators(self):
         generators = [torch.Generator(device).manual_seed(3) for device in (ZERO, ONE)]
-        wanted = torch.rand(4, generator=torch.Generator().manual_seed(3))
+        wanted = uniform(3, 4)
         for generator, (device, _) in zip(generators, BOTH_WAYS, strict=True):
             self.assertEqual(generator.device, device)
             self.assertSame(torch.rand(4, device=device, generator=generator), wanted, device)
@@ -455,7 +870,10 @@ class TestRandom(SeveralDevicesTestCase):
             self.assertEqual(x[1].grad, y[1].detach())
 
 
+instantiate_parametrized_tests(TestKnownAnswers)
 instantiate_parametrized_tests(TestRandomNumbers)
+instantiate_parametrized_tests(TestParameters)
+instantiate_parametrized_tests(TestDistributions)
 TestInProcessesOfTheirOwn = in_processes_of_their_own(__name__)
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include "atlas/dtype.h"
 #include "atlas/group.h"
 #include "atlas/op_info.h"
+#include "atlas/random.h"
 #include "atlas/window.h"
 
 namespace hologram::aten {
@@ -48,6 +49,9 @@ class Builder {
   View fold(Op op, View value, Dimensions dimensions, Spread spread);
   // Scans a value with an element for each of a space's; axis as of NodeKind::scan.
   View scan(Op op, View value, Dimensions dimensions, Spread axis);
+  // Numbers of a draw (atlas/random.h) that a generator has reserved, of the digits that `dtype`
+  // has; of integers those below `range`.
+  View draw(Draw draw, DType dtype, const RandomState& from, uint64_t range = 0);
   // A value that is computed anew, in the dtype of the builder.
   View copy(const View& value);
   // A dense copy of a strided view, of which the sizes stay until it is recorded.

@@ -3,101 +3,79 @@
 #include "aten/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/Utils.h>
 
-#include <mutex>
+#include <array>
+#include <cstring>
 #include <vector>
 
 #include "aten/runtime.h"
 #include "atlas/device.h"
+#include "atlas/philox.h"
 
 namespace hologram::aten {
 namespace {
 
-at::CPUGeneratorImpl* impl_of(const at::Generator& generator) {
-  return static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-}
+constexpr size_t kStateBytes = sizeof(RandomState);
+static_assert(kStateBytes == 16);
+// Of torch's CPU generators, whose state this device's once had.
+constexpr size_t kCpuStateBytes = 5056;
+
+// The words that MT19937 begins with are those of so many counters.
+constexpr size_t kCpuCounters = at::MERSENNE_STATE_N / 4;
 
 }  // namespace
 
-CpuEngine::CpuEngine() : generator_(at::detail::createCPUGenerator()) {}
-
-void CpuEngine::load(const RandomState& state) {
-  at::mt19937 engine;
-  engine.set_data(
-      {state.seed, static_cast<int>(state.left), /*seeded_=*/true, state.next, state.words});
-  at::CPUGeneratorImpl* impl = impl_of(generator_);
-  const std::lock_guard lock(impl->mutex_);
-  impl->set_engine(engine);
-  impl->set_next_float_normal_sample(state.float_normal);
-  impl->set_next_double_normal_sample(state.double_normal);
-}
-
-void CpuEngine::save(RandomState& state) const {
-  at::CPUGeneratorImpl* impl = impl_of(generator_);
-  const std::lock_guard lock(impl->mutex_);
-  const at::mt19937_data_pod data = impl->engine().data();
-  state.seed = data.seed_;
-  state.words = data.state_;
-  state.next = data.next_;
-  state.left = static_cast<uint32_t>(data.left_);
-  state.float_normal = impl->next_float_normal_sample();
-  state.double_normal = impl->next_double_normal_sample();
-}
-
-HologramGenerator::HologramGenerator(c10::DeviceIndex device, RandomSource& stream)
+HologramGenerator::HologramGenerator(c10::DeviceIndex device, RandomSource& source)
     : c10::GeneratorImpl(c10::Device(kHologram, device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
-      stream_(stream) {}
+      source_(source) {}
 
 HologramGenerator::HologramGenerator(c10::DeviceIndex device, const RandomState& state)
     : c10::GeneratorImpl(c10::Device(kHologram, device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       own_(std::in_place, state),
-      stream_(*own_) {}
+      source_(*own_) {}
 
-const at::Generator& HologramGenerator::cpu() const {
-  stream_.lend(engine_);
-  return engine_.generator();
-}
-
-// The engine's own mutex guards it: kernels lock that one.
 void HologramGenerator::set_current_seed(uint64_t seed) {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  engine.set_current_seed(seed);
+  source_.set_state({seed});
 }
 void HologramGenerator::set_offset(uint64_t offset) {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  engine.set_offset(offset);
+  source_.set_state({source_.state().seed, offset});
 }
 uint64_t HologramGenerator::get_offset() const {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  return engine.get_offset();
+  return source_.state().offset;
 }
 uint64_t HologramGenerator::current_seed() const {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  return engine.current_seed();
+  return source_.state().seed;
 }
 uint64_t HologramGenerator::seed() {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  return engine.seed();
+  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  set_current_seed(seed);
+  return seed;
 }
 void HologramGenerator::set_state(const c10::TensorImpl& state) {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  impl_of(engine)->set_state(state);
+  at::detail::check_rng_state(state);
+  const auto bytes = static_cast<size_t>(state.numel());
+  TORCH_CHECK(bytes != kCpuStateBytes, "RNG state is wrong size: it has ", bytes,
+              " bytes, as those of torch's CPU generators, and of hologram generators before they "
+              "were counter-based. A state of this device has ",
+              kStateBytes, " bytes, its seed and its offset; seed the generator instead");
+  TORCH_CHECK(bytes == kStateBytes, "RNG state is wrong size: it has ", bytes,
+              " bytes; that of a hologram generator has ", kStateBytes);
+  RandomState read{0};
+  std::memcpy(&read, state.data(), kStateBytes);
+  source_.set_state(read);
 }
 c10::intrusive_ptr<c10::TensorImpl> HologramGenerator::get_state() const {
-  at::Generator engine = cpu();
-  const std::lock_guard lock(engine.mutex());
-  return impl_of(engine)->get_state();
+  at::Tensor state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte);
+  const RandomState now = source_.state();
+  std::memcpy(state.mutable_data_ptr(), &now, kStateBytes);
+  return state.getIntrusivePtr();
 }
 HologramGenerator* HologramGenerator::clone_impl() const {
-  return new HologramGenerator(device_.index(), stream_.state());
+  return new HologramGenerator(device_.index(), source_.state());
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
@@ -115,14 +93,13 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
 }
 
 at::Generator make_generator(c10::DeviceIndex device) {
-  return at::make_generator<HologramGenerator>(check_device(device), RandomState(kDefaultSeed));
+  return at::make_generator<HologramGenerator>(check_device(device), RandomState{kDefaultSeed});
 }
 
-at::Generator cpu_generator(const std::optional<at::Generator>& generator,
+RandomSource& random_source(const std::optional<at::Generator>& generator,
                             c10::DeviceIndex device) {
   if (!generator || !generator->defined()) {
-    return static_cast<HologramGenerator*>(default_generator(device).unsafeGetGeneratorImpl())
-        ->cpu();
+    return default_random_source(check_device(device));
   }
   TORCH_CHECK(generator->device().type() == kHologram,
               "Expected a 'hologram' device type for generator but found '", generator->device(),
@@ -130,7 +107,22 @@ at::Generator cpu_generator(const std::optional<at::Generator>& generator,
   TORCH_CHECK(generator->device().index() == device,
               "Expected a generator on hologram:", static_cast<int>(device), " but found one on ",
               generator->device());
-  return static_cast<HologramGenerator*>(generator->unsafeGetGeneratorImpl())->cpu();
+  return static_cast<HologramGenerator*>(generator->unsafeGetGeneratorImpl())->source();
+}
+
+at::Generator cpu_generator(const std::optional<at::Generator>& generator,
+                            c10::DeviceIndex device) {
+  const RandomState from = random_source(generator, device).reserve(kCpuCounters);
+  at::mt19937_data_pod data{from.seed, /*left_=*/1, /*seeded_=*/true, /*next_=*/0, {}};
+  for (size_t i = 0; i < kCpuCounters; ++i) {
+    const Philox::Words words = Philox::block(from.seed, from.offset + i);
+    std::copy(words.begin(), words.end(), data.state_.begin() + 4 * static_cast<ptrdiff_t>(i));
+  }
+  at::mt19937 engine;
+  engine.set_data(data);
+  at::Generator made = at::detail::createCPUGenerator(from.seed);
+  static_cast<at::CPUGeneratorImpl*>(made.unsafeGetGeneratorImpl())->set_engine(engine);
+  return made;
 }
 
 }  // namespace hologram::aten

@@ -5,7 +5,6 @@
 
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
-#include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/ones_like.h>
@@ -45,24 +44,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
 
 // ---- others ------------------------------------------------------------------------------------
 
-// torch's CPU kernel draws from the CPU's default generator; this one draws from the device's.
-std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
-                                          std::optional<bool> train) {
-  static auto& counter = op_counter("aten::native_dropout");
-  Delegation call(counter);
-  const auto x = call.in(input);
-  if (x.numel() == 0 || (train && !*train)) {
-    auto copy = x.clone();
-    auto mask = at::ones_like(x, x.options().dtype(at::kBool));
-    return {call.out(std::move(copy)), call.out(std::move(mask))};
-  }
-  const double keep = 1.0 - p;
-  auto mask = at::empty_like(x, x.options().dtype(at::kBool));
-  mask.bernoulli_(keep, cpu_generator(std::nullopt, input.device().index()));
-  auto output = x.mul(mask).mul_(keep == 0 ? 0.0 : 1.0 / keep);
-  return {call.out(std::move(output)), call.out(std::move(mask))};
-}
-
 // Integers are counted as float64, exact below 2^53; CUDA counts integers, torch's CPU refuses
 // them.
 Tensor histc_of(const Tensor& x, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
@@ -95,7 +76,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   impl_delegated(m, "convolution_overrideable", &convolution);
   impl_delegated(m, "convolution_backward_overrideable", &convolution_backward);
   impl_delegated(m, "_fused_sdp_choice", &at::native::_fused_sdp_choice_cpp);
-  impl_delegated(m, "native_dropout", &native_dropout);
   impl_delegated(m, "histc", &histogram);
   impl_delegated(m, "histc.out", &histogram_out);
 }

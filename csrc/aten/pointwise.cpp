@@ -14,6 +14,7 @@
 #include "aten/operand.h"
 #include "aten/overloads.h"
 #include "aten/products.h"
+#include "aten/random.h"
 #include "aten/record.h"
 #include "aten/row_programs.h"
 #include "atlas/op_table.h"
@@ -130,6 +131,7 @@ void register_pointwise() {
   register_losses();
   register_scans();
   register_products();
+  register_random();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

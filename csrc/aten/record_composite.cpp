@@ -89,6 +89,20 @@ View Builder::scan(Op op, View value, Dimensions dimensions, Spread axis) {
   return result;
 }
 
+View Builder::draw(Draw draw, DType dtype, const RandomState& from, uint64_t range) {
+  const View result = temporary(dtype);
+  list_.push_back({code_of(draw),
+                   dtype,
+                   kDrawImmediates,
+                   count_,
+                   sizes_,
+                   result,
+                   {immediate(from.seed, DType::i64), immediate(from.offset, DType::i64),
+                    immediate(range, DType::i64)},
+                   dimensions_});
+  return result;
+}
+
 View Builder::copy(const View& value) {
   const View result = temporary(compute_);
   list_.push_back({kCopy, compute_, 1, count_, {}, result, {value, {}, {}}, dimensions_});

@@ -118,7 +118,12 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
         instruction.in[i] = kPosition;
         continue;
       }
-      instruction.in[i] = immediate_of(static_cast<uint64_t>(in.offset), operands.dtype);
+      const auto bits = static_cast<uint64_t>(in.offset);
+      if (is_draw(operands.code)) [[unlikely]] {
+        instruction.in[i] = static_cast<Source>(kImmediate | immediates_.add(program, bits));
+        continue;
+      }
+      instruction.in[i] = immediate_of(bits, operands.dtype);
     } else {
       const Spread spread = in.layout == Layout::scalar ? kOne : in.spread;
       spreads |= unsigned{spread} << (3 + 3 * i);

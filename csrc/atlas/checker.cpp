@@ -74,6 +74,13 @@ void check_group(const Group& group, size_t number) {
       case NodeKind::pick:
         require(is_own(node.dtype), "a pick is of another dtype: group", number);
         break;
+      case NodeKind::random:
+        require(node.b < kDrawCount && is_drawn(static_cast<Draw>(node.b), node.dtype) &&
+                    compute_type_of(node.dtype) == group.compute_type,
+                "there is no such draw: group", number);
+        require(node.a + kDrawImmediates <= group.immediates, "an immediate is missing: group",
+                number);
+        break;
       case NodeKind::position:
         require(node.b == kColumns || node.b == kRows, "there is no such position: group", number);
         require(compute_type_of(node.dtype) == group.compute_type && is_own(node.dtype),
@@ -271,8 +278,14 @@ void validate(const Program& program) {
     require(instruction.code <= kCopy, "there is no such operation: instruction", i);
     const bool folds = is_fold(instruction.code);
     const bool scans = is_scan(instruction.code);
-    const int arity =
-        instruction.code == kCopy || folds || scans ? 1 : op_info(op_of(instruction.code)).arity;
+    const bool draws = is_draw(instruction.code);
+    const int arity = draws ? kDrawImmediates
+                      : instruction.code == kCopy || folds || scans
+                          ? 1
+                          : op_info(op_of(instruction.code)).arity;
+    require(!draws || (draw_of(instruction.code) < Draw{kDrawCount} &&
+                       is_drawn(draw_of(instruction.code), instruction.dtype)),
+            "there is no such draw: instruction", i);
     require(!folds || op_info(op_of(instruction.code)).fold != nullptr,
             "there is no such fold: instruction", i);
     require(instruction.structure == 0 || instruction.structure < program.structures.size(),
@@ -297,6 +310,7 @@ void validate(const Program& program) {
         continue;
       }
       const bool immediate = (source & kImmediate) != 0;
+      require(immediate || !draws, "a draw has an operand: instruction", i);
       require(immediate ? size_t{source & ~unsigned{kImmediate}} < program.specials.size()
                         : source < program.accesses.size(),
               "an operand is unknown: instruction", i);

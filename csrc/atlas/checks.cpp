@@ -58,10 +58,14 @@ void Checks::look() {
       const auto [least, greatest] = std::pair(its.words[0], its.words[1]);
       if (!found && (least < 0 || greatest >= its.check.bound)) {
         const int64_t number = greatest >= its.check.bound ? greatest : least;
-        found = Failure{std::string(its.check.what) + " " + std::to_string(number) +
-                            " is out of bounds. (" + its.check.operation + ": 0 to " +
-                            std::to_string(its.check.bound - 1) + ")",
-                        false, true};
+        const std::string what = its.check.what, operation = its.check.operation;
+        if (its.check.is_whole) {
+          found = Failure{what + " (" + operation + ")", false, false};
+        } else {
+          found = Failure{what + " " + std::to_string(number) + " is out of bounds. (" + operation +
+                              ": 0 to " + std::to_string(its.check.bound - 1) + ")",
+                          false, true};
+        }
       }
       free_.push_back(its.words);
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));

@@ -29,6 +29,7 @@ struct Check {
   const char* what;                   // a number is: "Target"
   const char* operation;
   int64_t bound;
+  bool is_whole = false;  // `what` is the message, of a RuntimeError
 };
 
 // Of a device. Thread-safe.

@@ -91,6 +91,10 @@ Batch build(const Program& program, std::vector<Value>& values, const Draft& dra
     } else if (node.kind == NodeKind::immediate) {
       member.immediates.push_back(draft.immediates[node.a]);
       node.a = static_cast<uint16_t>(member.immediates.size() - 1);
+    } else if (node.kind == NodeKind::random) {
+      const auto from = draft.immediates.begin() + node.a;
+      member.immediates.insert(member.immediates.end(), from, from + kDrawImmediates);
+      node.a = static_cast<uint16_t>(member.immediates.size() - kDrawImmediates);
     } else if (node.kind != NodeKind::position) {
       const int arity = arity_of(node);
       node.a = renamed[node.a];

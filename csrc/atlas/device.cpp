@@ -77,7 +77,7 @@ RandomSource& default_random_source(int index) {
   check_device_index(index);
   static auto* streams = [] {
     auto* made = new std::deque<RandomSource>();  // leaked on purpose, as the devices
-    for (int i = 0; i < device_count(); ++i) made->emplace_back(RandomState(kDefaultSeed));
+    for (int i = 0; i < device_count(); ++i) made->emplace_back(RandomState{kDefaultSeed});
     return made;
   }();
   return (*streams)[static_cast<size_t>(index)];

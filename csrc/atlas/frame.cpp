@@ -23,6 +23,7 @@ std::string operation_names(const Group& group) {
       case NodeKind::fold: name = info.fold; break;
       case NodeKind::scan: name = info.scan; break;
       case NodeKind::pick: name = "pick"; break;
+      case NodeKind::random: name = draw_name(static_cast<Draw>(node.b)); break;
       default: continue;
     }
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);

@@ -23,6 +23,9 @@
 // double; each element is it rounded to the node's dtype, which is a half or the compute type's
 // own.
 //
+// A draw is of a generator (atlas/random.h): what it gives depends on its immediates and on the
+// number of each element in the space alone: an element for each.
+//
 // A position is a number of the compute type: of an f32 group one is exact up to 2^24. A pick is
 // the sum over the row of where(position == b, a, +0), of whatever order: a -0 becomes +0, unless
 // it is alone.
@@ -33,6 +36,7 @@
 
 #include "atlas/dtype.h"
 #include "atlas/op_info.h"
+#include "atlas/random.h"
 
 namespace hologram {
 
@@ -95,7 +99,11 @@ enum class NodeKind : uint8_t {
   scan,  // op over the elements of value a up to each; b: kColumns, along rows, or kMiddle, down
   pick,  // of the elements a of each row that in the column b, a value of the row; 0 for none
   position,  // b: kColumns, its column, or kRows, its row in its plane. Of the compute type's dtype
+  random,    // b: a Draw; a: the first of kDrawImmediates
 };
+
+// Raw bits, whatever the compute type: a generator's seed, the first counter, a range or 0.
+inline constexpr uint16_t kDrawImmediates = 3;
 
 // Node i defines value i. Values are used after their definition only. Every load reads what memory
 // held before the group, whatever the order of nodes. A store may not go to a scalar operand.
@@ -162,11 +170,12 @@ inline bool is_structured(const Group& group) {
 
 // What changes from flush to flush. The arrays are the caller's, for the time of the run.
 struct Binding {
-  void* const* operands = nullptr;       // address of element 0, one per operand
-  const uint64_t* immediates = nullptr;  // bits of a float, double or int64_t by the compute type
-  int64_t count = 0;                     // elements of the space, 0 allowed
-  int rank = 0;                          // of the space; only read where an operand is strided
-  const int64_t* sizes = nullptr;        // rank
+  void* const* operands = nullptr;  // address of element 0, one per operand
+  // Bits of a float, double or int64_t by the compute type, or of a draw.
+  const uint64_t* immediates = nullptr;
+  int64_t count = 0;               // elements of the space, 0 allowed
+  int rank = 0;                    // of the space; only read where an operand is strided
+  const int64_t* sizes = nullptr;  // rank
   // Bytes, rank for each operand in order (also for those that are not strided).
   const int64_t* strides = nullptr;
   int64_t planes = 1, rows = 1, columns = 0;  // of a structured group

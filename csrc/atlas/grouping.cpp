@@ -67,7 +67,9 @@ class Grouping {
           ((shape | draft.shape) == 0 || (instruction.structure | draft.structure) == 0);
       return agree ? std::optional(Level::elements) : std::nullopt;
     }
-    const bool of_rows = draft.structure != 0 && instruction.structure == 0 && shape == 0 &&
+    // (A draw has an element for each of the group's space.)
+    const bool of_rows = draft.structure != 0 && !is_draw(instruction.code) &&
+                         instruction.structure == 0 && shape == 0 &&
                          program_.structures[draft.structure].all_rows == instruction.space;
     return of_rows ? std::optional(Level::rows) : std::nullopt;
   }
@@ -122,6 +124,7 @@ class Grouping {
         case NodeKind::scan:
         case NodeKind::fold: node.a = static_cast<uint16_t>(node.a + base); break;
         case NodeKind::position: break;
+        case NodeKind::random: node.a = draw_immediates(target, &source.immediates[node.a]); break;
         default:
           node.a = static_cast<uint16_t>(node.a + base);
           node.b = static_cast<uint16_t>(node.b + base);
@@ -273,7 +276,7 @@ class Grouping {
       spread = static_cast<Spread>(node.b);
     }
     if (node.kind == NodeKind::pick) spread = kRows;
-    if (node.kind == NodeKind::scan) spread = kEach;
+    if (node.kind == NodeKind::scan || node.kind == NodeKind::random) spread = kEach;
     return push(draft, node, spread);
   }
 
@@ -338,6 +341,21 @@ class Grouping {
     draft.immediates.push_back(number);
     const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
     return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
+  }
+
+  // Of a draw, side by side. Where they begin.
+  static uint16_t draw_immediates(Draft& draft, const uint16_t* numbers) {
+    draft.immediates.insert(draft.immediates.end(), numbers, numbers + kDrawImmediates);
+    return static_cast<uint16_t>(draft.immediates.size() - kDrawImmediates);
+  }
+  uint16_t draw(Draft& draft, const Instruction& instruction) {
+    std::array<uint16_t, kDrawImmediates> numbers;
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      numbers[k] = static_cast<uint16_t>(instruction.in[k] & ~kImmediate);
+    }
+    return emit(draft,
+                {NodeKind::random, Op{}, instruction.dtype, draw_immediates(draft, numbers.data()),
+                 static_cast<uint16_t>(draw_of(instruction.code))});
   }
 
   // ---- values of earlier groups that are computed again ----
@@ -540,14 +558,17 @@ class Grouping {
     }
 
     std::array<uint16_t, 3> in{};
-    for (int i = 0; i < instruction.arity; ++i) {
+    const bool draws = is_draw(instruction.code);
+    for (int i = 0; !draws && i < instruction.arity; ++i) {
       const auto k = static_cast<size_t>(i);
       in[k] = source_node(group, instruction, k, level, source_dtype(instruction, i));
     }
     Draft& draft = result_.groups[group];
     DType dtype = instruction.dtype;
     uint16_t node = in[0];
-    if (is_fold(instruction.code)) {
+    if (draws) {
+      node = draw(draft, instruction);
+    } else if (is_fold(instruction.code)) {
       node = fold(draft, op_of(instruction.code), dtype, in[0], instruction.out_spread());
     } else if (is_scan(instruction.code)) {
       node = emit(draft, {NodeKind::scan, op_of(instruction.code), dtype, in[0],

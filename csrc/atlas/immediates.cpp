@@ -49,4 +49,11 @@ uint16_t Immediates::find_or_add(Program& program, uint64_t bits, ComputeType co
   return newest;
 }
 
+uint16_t Immediates::add(Program& program, uint64_t bits) {
+  before_.push(kNone);
+  program.immediates.push(bits);
+  program.specials.push(Special::none);
+  return static_cast<uint16_t>(program.immediates.size() - 1);
+}
+
 }  // namespace hologram

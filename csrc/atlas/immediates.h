@@ -15,6 +15,9 @@ class Immediates {
   // one of each. Needs capacity in the program's columns and here.
   uint16_t find_or_add(Program& program, uint64_t bits, ComputeType compute);
 
+  // The number of another immediate, of these very bits, of which nobody may know anything.
+  uint16_t add(Program& program, uint64_t bits);
+
   void reserve(size_t count) { before_.reserve(count); }
   void clear() noexcept { before_.clear(); }
 

@@ -31,8 +31,8 @@ struct Operands {
   std::span<const int64_t> sizes{};  // needed where a view is strided
   View out;
   // Each is a view, or with neither block nor temporary an immediate: bits of the compute type in
-  // `offset`. One of these that is dense is a position: of spread kColumns the element's column, of
-  // kRows its row in its plane.
+  // `offset`; of a draw these very bits. One of these that is dense is a position: of spread
+  // kColumns the element's column, of kRows its row in its plane.
   std::array<View, 3> in;
   Dimensions dimensions{};  // needed of a scan, and where a view has a spread but kEach and kOne
 };

@@ -43,6 +43,12 @@ std::vector<std::string> code_lines(const Group& group, const Batch::Member& mem
              scan_axis_name(static_cast<Spread>(node.b));
     } else if (node.kind == NodeKind::position) {
       text = typed("position") + spread_name(static_cast<Spread>(node.b));
+    } else if (node.kind == NodeKind::random) {
+      text = typed(draw_name(static_cast<Draw>(node.b)));
+      for (size_t k = 0; k < kDrawImmediates; ++k) {
+        const uint64_t bits = program.immediates[member.immediates[node.a + k]];
+        text += (k == 0 ? " " : ", ") + describe_immediate(bits, DType::i64);
+      }
     } else if (node.kind == NodeKind::pick) {
       text = typed("pick") + " " + names[node.a] + ", " + names[node.b];
     } else if (node.kind == NodeKind::cast) {

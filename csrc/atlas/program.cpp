@@ -121,6 +121,7 @@ uint64_t Program::hash() const noexcept {
 
 const char* code_name(Code code) noexcept {
   if (code == kCopy) return "copy";
+  if (is_draw(code)) return draw_name(draw_of(code));
   const OpInfo& info = op_info(op_of(code));
   return is_fold(code) ? info.fold : is_scan(code) ? info.scan : info.name;
 }
@@ -205,7 +206,8 @@ std::vector<std::string> describe(const Program& program) {
       const Spread spread = instruction.spread(static_cast<size_t>(i));
       text += source == kPosition ? std::string("position") + spread_name(spread)
               : (source & kImmediate) != 0
-                  ? describe_immediate(program.immediates[source & ~kImmediate], instruction.dtype)
+                  ? describe_immediate(program.immediates[source & ~kImmediate],
+                                       is_draw(instruction.code) ? DType::i64 : instruction.dtype)
                   : describe_access(program, source, spread);
     }
     const bool scans = is_scan(instruction.code);

@@ -34,10 +34,11 @@ constexpr bool is_access(Source source) noexcept {
 }
 
 // What an instruction computes: a row of the op table, the fold of one, the scan of one, `copy`,
-// which converts its source to the dtype of its destination (fill is a copy of an immediate), or a
-// call (atlas/call.h).
+// which converts its source to the dtype of its destination (fill is a copy of an immediate), a
+// draw of random numbers, or a call (atlas/call.h).
 using Code = uint16_t;
 inline constexpr Code kCopy = 0xffff, kCall = 0x0fff;
+inline constexpr Code kDraw = 0x0e00;  // + the Draw
 // + the number of the row
 inline constexpr Code kFoldOf = 0x4000, kScanAlongRows = 0x2000, kScanDownRows = 0x1000;
 constexpr bool is_fold(Code code) noexcept {
@@ -48,7 +49,16 @@ constexpr bool is_scan(Code code) noexcept {
 }
 constexpr Op op_of(Code code) noexcept {
   return static_cast<Op>(code & ~(kFoldOf | kScanAlongRows | kScanDownRows));
-}  // neither of kCopy nor of kCall
+}  // neither of kCopy nor of a draw nor of kCall
+constexpr bool is_draw(Code code) noexcept {
+  return (code & 0xff00) == kDraw;
+}
+constexpr Draw draw_of(Code code) noexcept {
+  return static_cast<Draw>(code & 0xff);
+}
+constexpr Code code_of(Draw draw) noexcept {
+  return static_cast<Code>(kDraw | static_cast<Code>(draw));
+}
 constexpr Code fold_of(Op op) noexcept {
   return static_cast<Code>(kFoldOf | static_cast<Code>(op));
 }
@@ -63,7 +73,8 @@ constexpr Spread scan_axis(Code code) noexcept {
 const char* code_name(Code code) noexcept;  // not of kCall
 
 // out = code(in ...), element by element over a space, or a fold over some of its dimensions, or a
-// scan over one. The operands are converted to `dtype`, in which the operation computes. Of a call
+// scan over one. The operands are converted to `dtype`, in which the operation computes. Those of a
+// draw are the immediates that its node has. Of a call
 // `out`, `dtype` and `space` are those of the first access that it writes, its number is in[0], and
 // all that it touches is in Program::calls: its arity is 0.
 struct Instruction {

@@ -55,6 +55,12 @@ void check(const Group& group, const TypeKernels& kernels) {
                     kernels.position != nullptr,
                 "a position that is not there");
         break;
+      case NodeKind::random:
+        require(node.a + kDrawImmediates <= group.immediates, "an immediate that is not there");
+        require(node.b < kDrawCount &&
+                    kernels.draws[node.b][static_cast<size_t>(node.dtype)] != nullptr,
+                "a draw that its compute type does not have");
+        break;
       case NodeKind::pick:
       case NodeKind::scan:
       case NodeKind::fold: require(false, "a fold in a group without dimensions"); break;

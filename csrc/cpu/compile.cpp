@@ -130,6 +130,10 @@ void GroupCompiler::lay_out() {
         if (is_exact(operand.dtype, node.dtype)) value.place = place_of(operand.dtype);
         reads_at(node.a) += value.place == Place::nowhere ? 1 : value.uses;
       }
+    } else if (node.kind == NodeKind::random) {
+      out_->draws_ = true;
+      value.where = {immediates, 8 * node.a, 0};
+      value.registers = 1;
     } else if (node.kind == NodeKind::position) {
       use(node.a).loaded = true;
       value.where = {node.a, 0, -1};
@@ -315,6 +319,12 @@ void GroupCompiler::emit_node(int v, int own) {
       push(kernels_.position, value.where);
       rounded = true;
       break;
+    case NodeKind::random: {
+      const auto draw = static_cast<Draw>(node.b);
+      push(kernels_.draws[node.b][index_of(node.dtype)], {slots_pointer_ + 3, 0, -1}, value.where);
+      rounded = draw != Draw::normal;
+      break;
+    }
     case NodeKind::cast:
       emit(node.a);
       release(node.a);
@@ -450,7 +460,7 @@ void GroupCompiler::finish() {
   out.operands_ = static_cast<int>(group_.operands.size());
   const auto round_up = [](size_t bytes) { return (bytes + 63) & ~size_t{63}; };
   // Two sets of pointers: the operands' and those of a tile that is in scratch.
-  size_t size = round_up(2 * sizeof(char*) * (group_.operands.size() + 3));
+  size_t size = round_up(2 * sizeof(char*) * static_cast<size_t>(out.pointer_count()));
   out.scalars_at_ = static_cast<uint32_t>(size);
   size += round_up(8 * out.scalars_.size());
   out.slots_ = static_cast<uint32_t>(size);

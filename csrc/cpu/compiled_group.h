@@ -44,9 +44,12 @@ class HOLOGRAM_EXPORT CompiledGroup {
   friend void run(const CompiledGroup& group, std::span<const Binding> bindings,
                   Parallel& parallel);
 
-  // The pointers of a frame: operands, slots, immediates, converted scalars.
+  // The pointers of a frame: operands, slots, immediates, converted scalars, and one that is no
+  // memory: the elements of the space, at the address of each its number times the bytes of one of
+  // the compute type.
   void set_up(char* frame, std::span<void* const> operands, const uint64_t* immediates) const;
-  int pointer_count() const { return operands_ + 3; }
+  int pointer_count() const { return operands_ + 4; }
+  int elements_pointer() const { return operands_ + 3; }
 
   struct ScalarUse {  // a scalar operand that has to be converted
     uint16_t operand;
@@ -61,6 +64,7 @@ class HOLOGRAM_EXPORT CompiledGroup {
   std::vector<ScalarUse> scalars_;
   int operands_ = 0;
   bool strided_ = false;     // some use is
+  bool draws_ = false;       // something reads the number of an element
   uint32_t frame_size_ = 0;  // bytes: pointers, scalars, slots, scratch
   uint32_t slots_ = 0, scalars_at_ = 0;
   std::shared_ptr<const RowGroup> rows_;  // of a group with dimensions, which is nothing else

@@ -158,6 +158,7 @@ void CompiledGroup::set_up(char* frame, std::span<void* const> operands,
   bases[n] = frame + slots_;
   bases[n + 1] = reinterpret_cast<char*>(const_cast<uint64_t*>(immediates));
   bases[n + 2] = frame + scalars_at_;
+  bases[n + 3] = nullptr;  // element 0
   for (size_t i = 0; i < scalars_.size(); ++i) {
     const auto& use = scalars_[i];
     const void* x = bases[use.operand];
@@ -206,6 +207,7 @@ char** GroupRun::tile_pointers(char* frame) const {
 // Fewer elements than a tile, all operands dense: in scratch.
 void GroupRun::tail(char* frame, int64_t at, int64_t n) const {
   char** tile = tile_pointers(frame);
+  tile[group_.elements_pointer()] = place_of(at);
   for (const auto& use : group_.uses_) {
     char* scratch = frame + use.scratch;
     const char* data = tile[use.operand] + at * use.size;

@@ -35,6 +35,8 @@ class GroupRun {
     void operator()(char* p) const { operator delete (p, std::align_val_t{64}); }
   };
   static char* allocate(size_t bytes);
+  // Where the pointer of a frame that says which elements these are has to be at the first of them.
+  char* place_of(int64_t element) const { return moved(nullptr, element * size_); }
 
   // A binding on its way through one thread.
   struct Member {

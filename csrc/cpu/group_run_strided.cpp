@@ -78,6 +78,7 @@ void GroupRun::rows_range(const Member& member, int64_t begin, int64_t end) cons
       copy_strided(scratch, use.size, data, stride, n, use.size);
       if (!whole) std::memset(scratch + n * use.size, 0, static_cast<size_t>(lanes - n) * use.size);
     }
+    tile[group_.elements_pointer()] = place_of(at);
     group_.run_(group_.code_.data(), tile, {0, (whole ? n : lanes) * size_});
     if (whole) continue;
     for (size_t u = 0; u < group_.uses_.size(); ++u) {
@@ -102,6 +103,7 @@ void GroupRun::tiles_range(const Member& member, int64_t begin, int64_t end) con
       const auto& use = group_.uses_[u];
       tile[use.operand] = place_tile(member, u, at, n, position, held);
     }
+    tile[group_.elements_pointer()] = place_of(at);
     group_.run_(group_.code_.data(), tile, {0, kernels_.lanes * size_});
     for (size_t u = 0; u < group_.uses_.size(); ++u) {
       const auto& use = group_.uses_[u];

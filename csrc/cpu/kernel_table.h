@@ -97,6 +97,9 @@ struct TypeKernels {
   AnyCode load[kDTypeCount], store[kDTypeCount], round[kDTypeCount];
   AnyCode load_splat, end;
   AnyCode position;  // the place of each element in an operand that has no memory (cpu/stages.h)
+  // By Draw, and by the dtype of what is drawn; null: there is none. x: the pointer whose address
+  // is the number of the element; y: the first of kDrawImmediates.
+  AnyCode draws[kDrawCount][kDTypeCount];
   AnyCode round_clean, store_clean;  // of bf16, from clean values (cpu/convert.h); f32 only
   AnyCode store_exact;               // of bf16, from values that it can hold; f32 only
   AnyCode unary[kOpCount];

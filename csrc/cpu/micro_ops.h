@@ -8,6 +8,7 @@
 // how many bytes of T before the current tile have been worked on. W is the bytes of a register.
 #pragma once
 
+#include "cpu/draw.h"
 #include "cpu/kernel_table.h"
 #include "cpu/lanes.h"
 #include "cpu/math.h"
@@ -573,6 +574,39 @@ struct MicroOps {
     fold.columns[static_cast<size_t>(dtype)] = fold_columns<Row, dtype>;
   }
 
+  // A draw as a micro-operation, for the whole tile.
+  template <class Of>
+  static void draw_op(HOLOGRAM_STATE) {
+    V a[8];
+    draw_tile<Of>(
+        bases[ip->y.pointer] + ip->y.offset,
+        static_cast<uint64_t>(reinterpret_cast<intptr_t>(bases[ip->x.pointer]) + off) / sizeof(T),
+        a);
+    a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5], a6 = a[6], a7 = a[7];
+    HOLOGRAM_NEXT;
+  }
+  template <class Of>
+  static void add_draw(TypeKernels& kernels, Draw draw, DType dtype) {
+    kernels.draws[static_cast<size_t>(draw)][static_cast<size_t>(dtype)] =
+        reinterpret_cast<AnyCode>(draw_op<Of>);
+  }
+  static void add_draws(TypeKernels& kernels) {
+    if constexpr (std::is_same_v<T, float>) {
+      add_draw<UniformFloats<W, digits_of(DType::f32)>>(kernels, Draw::uniform, DType::f32);
+      add_draw<UniformFloats<W, digits_of(DType::f16)>>(kernels, Draw::uniform, DType::f16);
+      add_draw<UniformFloats<W, digits_of(DType::bf16)>>(kernels, Draw::uniform, DType::bf16);
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+        add_draw<NormalFloats<W>>(kernels, Draw::normal, dtype);  // is rounded afterwards
+      }
+    } else if constexpr (std::is_same_v<T, double>) {
+      add_draw<UniformDoubles<W>>(kernels, Draw::uniform, DType::f64);
+      add_draw<NormalDoubles<W>>(kernels, Draw::normal, DType::f64);
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      add_draw<Integers<W>>(kernels, Draw::integer, DType::i64);
+      add_draw<LongIntegers<W>>(kernels, Draw::long_integer, DType::i64);
+    }
+  }
+
   // A step as a micro-operation.
   template <class Step>
   static void micro_op(HOLOGRAM_STATE) {
@@ -694,7 +728,8 @@ struct MicroOps {
     for (long row = 0; row < extent.rows; ++row) {
       if (row > 0) {
         for (int i = 0; i < extent.step_count; ++i) {
-          bases[extent.steps[i].pointer] += extent.steps[i].bytes;
+          char*& base = bases[extent.steps[i].pointer];
+          base = moved(base, extent.steps[i].bytes);
         }
       }
       run_row();
@@ -744,6 +779,7 @@ struct MicroOps {
       add_dtype<DType::f64>(kernels);
     }
     if constexpr (!std::is_same_v<T, uint8_t>) kernels.position = code_of<Position>();
+    add_draws(kernels);
     if constexpr (std::is_same_v<T, float>) {
       kernels.round_clean = code_of<RoundClean>();
       kernels.store_clean = code_of<StoreClean>();

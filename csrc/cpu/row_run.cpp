@@ -31,12 +31,7 @@ size_t aligned(size_t bytes) {
 
 // The place before a buffer at which element `begin` of a row would be the buffer's first.
 char* before(char* buffer, int64_t bytes) {
-  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(buffer) -
-                                 static_cast<uintptr_t>(bytes));
-}
-// The place so many bytes behind one that need not be in memory.
-char* behind(char* place, int64_t bytes) {
-  return before(place, -bytes);
+  return moved(buffer, -bytes);
 }
 
 template <class T>
@@ -321,6 +316,10 @@ void RowRun::set_up(Desk& desk, char* memory) {
     }
     stage.code->set_up(made.frame, operands, binding_.immediates);
     if (stage.over_rows) continue;
+    if (stage.code->draws_) {
+      made.moving.push_back({static_cast<uint16_t>(stage.code->elements_pointer()), nullptr,
+                             plane_rows_ * columns_ * size_, columns_ * size_, false});
+    }
     for (uint16_t i = 0; i < own; ++i) {
       if ((plane_[i] == 0 && row_[i] == 0) || is_repeated(i)) continue;
       made.moving.push_back(
@@ -504,7 +503,7 @@ void RowRun::place(StageFrame& frame, int64_t first) const {
   char** const pointers = frame.pointers();
   const int64_t plane = plane_of(first), row = first - plane * plane_rows_;
   for (const Moving& m : frame.moving) {
-    pointers[m.pointer] = m.of_block ? m.base : m.base + plane * m.plane + row * m.row;
+    pointers[m.pointer] = m.of_block ? m.base : moved(m.base, plane * m.plane + row * m.row);
   }
 }
 
@@ -512,12 +511,14 @@ void RowRun::place(StageFrame& frame, int64_t first) const {
 void RowRun::point(StageFrame& frame, int64_t row, int64_t first) const {
   char** const pointers = frame.pointers();
   if (binding_.planes == 1 || row % plane_rows_ != 0) {
-    for (const Moving& m : frame.moving) pointers[m.pointer] += m.row;
+    for (const Moving& m : frame.moving) {
+      pointers[m.pointer] = moved(pointers[m.pointer], m.row);
+    }
     return;
   }
   const int64_t plane = row / plane_rows_;
   for (const Moving& m : frame.moving) {
-    pointers[m.pointer] = m.base + (m.of_block ? (row - first) * m.row : plane * m.plane);
+    pointers[m.pointer] = moved(m.base, m.of_block ? (row - first) * m.row : plane * m.plane);
   }
 }
 
@@ -565,10 +566,11 @@ void RowRun::tail(StageFrame& frame, int64_t at, int64_t n) const {
   char* const* const bases = frame.pointers();
   char** const tile = frame.pointers() + code.pointer_count();
   std::copy_n(bases, code.pointer_count(), tile);
+  tile[code.elements_pointer()] = moved(bases[code.elements_pointer()], at * size_);
   const int64_t lanes = kernels_.lanes;
   const size_t own = group_.group.operands.size();
   for (const OperandUse& use : code.uses_) {
-    char* const data = behind(bases[use.operand], at * use.size);
+    char* const data = moved(bases[use.operand], at * use.size);
     // Buffers have room for whole tiles. What is behind the elements is read where it is the
     // operand's, and nobody writes it.
     if (use.operand >= own || is_repeated(use.operand) ||

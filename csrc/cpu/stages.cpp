@@ -11,6 +11,7 @@ namespace {
 // About what a node costs for each element, in arithmetic instructions.
 int cost_of(const Group& group, const Node& node) {
   if (node.kind == NodeKind::load) return group.operands[node.a].dtype == DType::f16 ? 2 : 0;
+  if (node.kind == NodeKind::random) return 10;
   if (node.kind != NodeKind::compute) return 1;
   switch (op_info(node.op).cost) {
     case Cost::short_function: return 10;
@@ -73,7 +74,7 @@ class Splitting {
       }
       last_ = std::max(last_, turn);
       if (node.kind == NodeKind::position) spread = static_cast<Spread>(node.b);
-      if (node.kind == NodeKind::scan) spread = kEach;
+      if (node.kind == NodeKind::scan || node.kind == NodeKind::random) spread = kEach;
       if (is_fold(node)) {
         spread = node.kind == NodeKind::pick ? kRows : static_cast<Spread>(node.b);
         if (spread == kRows) ++turn;

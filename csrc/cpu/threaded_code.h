@@ -30,6 +30,12 @@ constexpr int kLoopVectors = 4;
 // Tiles of a row that are run at a time where an operand has to be copied.
 constexpr int64_t kRowTiles = 4;
 
+// A place so many bytes behind one that need not be in memory.
+inline char* moved(char* place, int64_t bytes) {
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(place) +
+                                 static_cast<uintptr_t>(bytes));
+}
+
 // Memory that is worth fetching ahead.
 struct Prefetch {
   int32_t pointer;

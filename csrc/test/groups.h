@@ -62,6 +62,11 @@ struct Builder {
   uint16_t op(Op op, DType dtype, uint16_t a, uint16_t b = 0, uint16_t c = 0) {
     return add({NodeKind::compute, op, dtype, a, b, c});
   }
+  uint16_t draw(Draw draw, DType dtype) {
+    const auto first = static_cast<uint16_t>(group.immediates);
+    group.immediates += kDrawImmediates;
+    return add({NodeKind::random, Op::add, dtype, first, static_cast<uint16_t>(draw)});
+  }
   uint16_t cast(uint16_t a, DType dtype) { return add({NodeKind::cast, Op::add, dtype, a}); }
   void store(uint16_t value, uint16_t operand) {
     add({NodeKind::store, Op::add, group.operands[operand].dtype, value, operand});
@@ -223,6 +228,15 @@ inline void random_strides(const std::vector<int64_t>& sizes, bool distinct, Ran
 inline void add_immediates(const Group& group, Scene& scene, Random& random) {
   for (int i = 0; i < group.immediates; ++i) scene.immediates.push_back(0);
   for (const Node& node : group.nodes) {
+    if (node.kind == NodeKind::random) {
+      // Also where the offset's halves meet, and of ranges the greatest.
+      scene.immediates[node.a] = random();
+      scene.immediates[node.a + 1u] = random() % 2 == 0 ? random() % 100 : 0xfffffff0u;
+      const bool is_long = static_cast<Draw>(node.b) == Draw::long_integer;
+      const uint64_t range = is_long ? random() >> random() % 64 : random() >> (32 + random() % 32);
+      scene.immediates[node.a + 2u] =
+          random() % 4 == 0 ? (is_long ? 0 : uint64_t{1} << 32) : std::max<uint64_t>(range, 1);
+    }
     if (node.kind != NodeKind::immediate) continue;
     const double x = random_number(random);
     const auto set = [&](auto value) {
@@ -294,6 +308,19 @@ inline Scene make_scene(const Group& group, std::vector<int64_t> sizes, Random& 
   return scene;
 }
 
+// A draw of a dtype that the group computes in.
+inline uint16_t random_draw(Builder& b, Random& random) {
+  constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+  const bool first = random() % 2 == 0;
+  switch (b.group.compute_type) {
+    case ComputeType::f32:
+      return b.draw(first ? Draw::uniform : Draw::normal, kFloats[random() % 3]);
+    case ComputeType::f64: return b.draw(first ? Draw::uniform : Draw::normal, DType::f64);
+    case ComputeType::i64: break;
+  }
+  return b.draw(first ? Draw::integer : Draw::long_integer, DType::i64);
+}
+
 inline std::string describe(const Group& group) {
   std::string text = group.compute_type == ComputeType::f32   ? "f32:"
                      : group.compute_type == ComputeType::f64 ? "f64:"
@@ -314,6 +341,9 @@ inline std::string describe(const Group& group) {
       case NodeKind::cast: text += "cast " + std::to_string(n.a); break;
       case NodeKind::store:
         text += "store " + std::to_string(n.a) + " to " + std::to_string(n.b);
+        break;
+      case NodeKind::random:
+        text += std::string(draw_name(static_cast<Draw>(n.b))) + " of " + std::to_string(n.a);
         break;
       case NodeKind::pick: text += "pick " + std::to_string(n.a) + " " + std::to_string(n.b); break;
       case NodeKind::position:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,7 +11,9 @@
 
 #include "atlas/group.h"
 #include "atlas/op_table.h"
+#include "atlas/philox.h"
 #include "cpu/convert.h"
+#include "cpu/draw.h"
 #include "cpu/math.h"
 
 namespace hologram::cpu {
@@ -123,10 +126,47 @@ std::vector<T> interpret_scan(Op op, DType dtype, const std::vector<T>& line) {
   }
 }
 
+// What is drawn for an element of a space.
+template <class T>
+T interpret_draw(Draw draw, DType dtype, const uint64_t* immediates, uint64_t element) {
+  const auto [seed, offset, range] = std::array{immediates[0], immediates[1], immediates[2]};
+  const auto n = static_cast<uint64_t>(elements_per_counter(draw, dtype));
+  const Philox::Words words = Philox::block(seed, offset + element / n);
+  const size_t at = element % n;
+  const auto long_word = [&](size_t i) {
+    return uint64_t{words[2 * i]} | uint64_t{words[2 * i + 1]} << 32;
+  };
+  switch (draw) {
+    case Draw::uniform:
+      if (dtype == DType::f64) {
+        return static_cast<T>(static_cast<double>(long_word(at) >> 11) * 0x1p-53);
+      }
+      return static_cast<T>(std::ldexp(words[at] >> (32 - digits_of(dtype)), -digits_of(dtype)));
+    case Draw::normal:
+      if constexpr (std::is_same_v<T, double>) {
+        const double u = static_cast<double>((long_word(0) >> 11) + 1) * 0x1p-53;
+        const double angle = static_cast<double>(long_word(1) >> 11) * 0x1p-53 * (2 * M_PI);
+        return std::sqrt(-2 * std::log(u)) * (at == 0 ? std::cos(angle) : std::sin(angle));
+      } else if constexpr (std::is_same_v<T, float>) {
+        using Word = Simd<uint32_t, 16>;
+        Simd<float, 16> sine, cosine;
+        turn_of(Word(words[at / 2 * 2 + 1]), sine, cosine);
+        const float turn = at % 2 == 0 ? cosine.v[0] : sine.v[0];
+        return interpret_round(normal_radius(Word(words[at / 2 * 2])).v[0] * turn, dtype);
+      }
+      break;
+    case Draw::integer: return static_cast<T>(words[at] * range >> 32);
+    case Draw::long_integer:
+      if (range == 0) return static_cast<T>(long_word(at));
+      return static_cast<T>(static_cast<unsigned __int128>(long_word(at)) * range >> 64);
+  }
+  return T(0);
+}
+
 // The value of a node for one element, of which address(operand) and value(node) are given.
 template <class T, class Address, class Value>
-T interpret_node(const Group& group, const Binding& binding, const Node& node, Address&& address,
-                 Value&& value) {
+T interpret_node(const Group& group, const Binding& binding, const Node& node, size_t element,
+                 Address&& address, Value&& value) {
   T result{};
   switch (node.kind) {
     case NodeKind::load:
@@ -149,6 +189,10 @@ T interpret_node(const Group& group, const Binding& binding, const Node& node, A
       break;
     }
     case NodeKind::cast: result = interpret_round(value(node.a), node.dtype); break;
+    case NodeKind::random:
+      result = interpret_draw<T>(static_cast<Draw>(node.b), node.dtype, binding.immediates + node.a,
+                                 element);
+      break;
     case NodeKind::fold:
     case NodeKind::scan:
     case NodeKind::pick:
@@ -232,7 +276,7 @@ void interpret_rows_as(const Group& group, const Binding& binding) {
     }
     for (size_t i = 0; i < count; ++i) {
       value[i] = interpret_node<T>(
-          group, binding, node, [&](size_t operand) { return address(operand, i); },
+          group, binding, node, i, [&](size_t operand) { return address(operand, i); },
           [&](size_t other) { return values[other][i]; });
     }
   }
@@ -273,7 +317,7 @@ void interpret_as(const Group& group, const Binding& binding) {
       return p;
     };
     for (size_t n = 0; n < group.nodes.size(); ++n) {
-      values[n] = interpret_node<T>(group, binding, group.nodes[n], address,
+      values[n] = interpret_node<T>(group, binding, group.nodes[n], static_cast<size_t>(i), address,
                                     [&](size_t other) { return values[other]; });
     }
     for (const Node& node : group.nodes) {

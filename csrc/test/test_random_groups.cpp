@@ -69,6 +69,10 @@ Group random_group(int size, Random& random, bool strided) {
       values.push_back(b.immediate(any_dtype()));
       continue;
     }
+    if (random() % 16 == 0) {
+      values.push_back(random_draw(b, random));
+      continue;
+    }
     const Op op = random() % 8 == 0   ? Op::fma
                   : random() % 2 == 0 ? static_cast<Op>(random() % 5)
                                       : static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
@@ -129,6 +133,7 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
         return b.operand(group.operands[o].dtype, group.operands[o].layout);
       };
       uint64_t immediate = 0;
+      const uint64_t* immediates = &immediate;
       switch (node.kind) {
         case NodeKind::load: {
           const uint16_t x = b.load(outside(node.a), node.dtype);
@@ -138,6 +143,12 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
         case NodeKind::immediate: {
           immediate = scene.immediates[node.a];
           const uint16_t x = b.immediate(node.dtype);
+          b.store(x, temporary(static_cast<uint16_t>(i)));
+          break;
+        }
+        case NodeKind::random: {
+          immediates = &scene.immediates[node.a];
+          const uint16_t x = b.draw(static_cast<Draw>(node.b), node.dtype);
           b.store(x, temporary(static_cast<uint16_t>(i)));
           break;
         }
@@ -165,7 +176,7 @@ void run_one_by_one(const Group& group, Scene& scene, Isa isa) {
         case NodeKind::pick:
         case NodeKind::position: break;  // not in groups without dimensions
       }
-      const Binding binding{operands.data(), &immediate,  whole.count,
+      const Binding binding{operands.data(), immediates,  whole.count,
                             whole.rank,      whole.sizes, strides.data()};
       cpu::run(*compile(b.group, isa), binding);
     }

@@ -30,6 +30,7 @@ struct World {
   bool eager;
   Stream s;
   std::vector<TestBlock*> blocks;
+  RandomSource random{RandomState(5)};
 
   void record(const Operands& operands) {
     s.window.record(operands);
@@ -48,7 +49,8 @@ struct Step {
   DType out_dtype, a_dtype, b_dtype;
   int64_t out_offset, a_offset, b_offset;  // elements
   int64_t count;
-  bool immediate, a_scalar, copy;
+  bool immediate, a_scalar, copy, draws;
+  Draw draw;
   double value;
   int a_strides;  // 0: dense; 1: the rows of kSizes broadcast, 2: its transpose
   Spread scans;   // the axis, kOne for none
@@ -123,6 +125,25 @@ void apply(World& world, const Step& step) {
                     {},
                     view(world, step.out, step.out_dtype, step.out_offset, false),
                     {}};
+  if (step.draws) {
+    operands.code = code_of(step.draw);
+    operands.arity = kDrawImmediates;
+    const RandomState from = world.random.reserve(100);
+    // As a device says it: the range of integers.
+    const uint64_t immediates[] = {from.seed, from.offset, step.draw == Draw::integer ? 7u : 0u};
+    for (size_t k = 0; k < operands.in.size(); ++k) {
+      operands.in[k] = {nullptr, static_cast<int64_t>(immediates[k]), DType::i64, Layout::scalar};
+    }
+    if (step.a_strides != 0) {
+      operands.sizes = kSizes;
+      operands.out.layout = Layout::strided;
+      const auto size = static_cast<int64_t>(dtype_size(step.out_dtype));
+      const int64_t transposed[] = {size, 2 * size};
+      operands.out.strides = transposed;
+      return world.record(operands);
+    }
+    return world.record(operands);
+  }
   operands.in[0] = view(world, step.a, step.a_dtype, step.a_offset, step.a_scalar);
   const auto item = static_cast<int64_t>(dtype_size(step.a_dtype));
   const int64_t rows[] = {0, item}, transposed[] = {item, 2 * item};
@@ -209,6 +230,16 @@ class Generator {
       step.op = pick(2) == 0 ? Op::add : Op::mul;
       step.out_dtype = step.dtype;
       step.copy = step.a_scalar = false;
+    }
+    if (pick(8) == 0) {
+      step.draws = true;
+      step.scans = kOne;
+      const bool whole = step.dtype == DType::i64;
+      step.draw = pick(2) == 0 ? (whole ? Draw::integer : Draw::uniform)
+                               : (whole ? Draw::long_integer : Draw::normal);
+      step.a = step.b = step.out;  // there are none
+      step.a_offset = step.b_offset = 0;
+      return step;
     }
     // As the front end does: an operand that shares a part of the result's bytes is refused.
     if (clashes(step, step.a, step.a_dtype, step.a_offset, step.a_scalar)) step.a_offset = -1;

@@ -169,6 +169,32 @@ TEST(rows_picks) {
   }
 }
 
+// Draws beside what there is one of for each row and column, folded both ways, and alone.
+TEST(rows_draws) {
+  Random random(11);
+  for (const ComputeType type : {ComputeType::f32, ComputeType::f64, ComputeType::i64}) {
+    for (const Shape shape : kShapes) {
+      for (const bool folds : {false, true}) {
+        RowBuilder b(type);
+        const uint16_t x = b.operand(b.own()), drawn = random_draw(b, random);
+        uint16_t value = b.op(Op::mul, b.own(), b.load(x), drawn);
+        value = b.op(Op::add, b.own(), value, b.load(b.spread(b.own(), kColumns)));
+        value = b.op(Op::sub, b.own(), value, b.load(b.spread(b.own(), kRows)));
+        if (folds) {
+          const uint16_t most = b.fold(Op::maximum, value);
+          b.store(b.fold(Op::add, drawn, kPlanesAndColumns), b.spread(b.own(), kPlanesAndColumns));
+          value = b.op(Op::sub, b.own(), value, most);
+          b.store(most, b.spread(b.own(), kRows));
+        }
+        b.store(value, x);  // in place
+        const uint16_t kept = b.spread(DType::b8, kEach);
+        b.store(b.op(Op::lt, DType::b8, drawn, b.immediate(b.own())), kept);
+        CHECK(equal_on_all(b.group, shape, random));
+      }
+    }
+  }
+}
+
 // Positions beside operands of each spread, alone, and folded both ways.
 TEST(rows_positions) {
   Random random(7);

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from expected_failures import REFEREED
 from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_utils import TestCase
 
-from .config import DEVICE, DRAWS_EQUAL_CPU, SEED
+from .config import DEVICE, MANY, OTHER_SEEDS, SEED
 from .transfer import in_float64, tensors_of
 
 RESIZE_WARNING = "An output with one or more elements was resized"
@@ -101,8 +102,9 @@ class Tolerance:
 class Comparison:
     """Compares results of the device under test with the CPU's.
 
-    `values=False` leaves out the numbers (uninitialised memory, other random draws) and keeps the
-    rest: device, dtype, layout, shape, strides, conj and neg bits, requires_grad, aliasing.
+    `values=False` leaves out the numbers (uninitialised memory) and keeps the rest: device, dtype,
+    layout, shape, strides, conj and neg bits, requires_grad, aliasing. Numbers that differ from the
+    CPU's and change with its seed are random: of these the kind is compared (`_kind`).
     `exact` stays true while all numbers were equal, not merely close; `samples` counts the calls
     that returned on both devices and were equal, `refusals` those that both refused with an error.
     """
@@ -139,10 +141,8 @@ class Comparison:
         actual = observe(lambda: attempt(self.device))
         if not self.outcomes(expected, actual, what) or expected.value is None:
             return
-        if values and not DRAWS_EQUAL_CPU:
-            again = observe(lambda: (reference or attempt)(CPU), SEED + 1)
-            values = _same_values(expected.value, again.value)
-        try:
+
+        def compare(values: bool) -> None:
             self.trees(
                 expected.value,
                 actual.value,
@@ -151,16 +151,40 @@ class Comparison:
                 strides=strides,
                 on_device=on_device,
             )
+
+        try:
+            compare(values)
         except NotClose:
-            if referee is None:
+            others = _with_other_seeds(lambda: (reference or attempt)(CPU))
+            if not all(self._same_values(expected.value, other) for other in others):
+                compare(values=False)
+                self._kinds([expected.value, *others], actual.value, what)
+            elif referee is None:
                 raise
-            with in_float64(referee):
-                exact = observe(lambda: (reference or attempt)(CPU))
-            if exact.error is not None or not self._is_as_exact(
-                expected.value, actual.value, exact.value
-            ):
-                raise
+            else:
+                with in_float64(referee):
+                    exact = observe(lambda: (reference or attempt)(CPU))
+                if exact.error is not None or not self._is_as_exact(
+                    expected.value, actual.value, exact.value
+                ):
+                    raise
         self.samples += 1
+
+    def _same_values(self, one: Any, other: Any) -> bool:
+        try:
+            for a, b in zip(tensors_of(one), tensors_of(other), strict=True):
+                self.test.assertEqual(a, b, atol=0, rtol=0, equal_nan=True)
+        except (AssertionError, ValueError):
+            return False
+        return True
+
+    def _kinds(self, expected: list[Any], actual: Any, what: str) -> None:
+        """Checks that random numbers are what all of the CPU's are, whatever the seed."""
+        all_of_them = zip(*(tensors_of(one) for one in expected), strict=True)
+        for theirs, mine in zip(all_of_them, tensors_of(actual), strict=True):
+            missing = set.intersection(*(_kind(one) for one in theirs)) - _kind(mine)
+            if missing:
+                raise AssertionError(f"{what}: random numbers are not {sorted(missing)}")
 
     def _is_as_exact(self, expected: Any, actual: Any, exact: Any) -> bool:
         """Whether the device is within the tolerance of float64, or no further off than the CPU.
@@ -335,9 +359,34 @@ def _identical(expected: Any, actual: Any) -> bool:
     return expected is actual or (isinstance(expected, (bool, int, str)) and expected == actual)
 
 
-def _same_values(one: Any, other: Any) -> bool:
-    pairs = zip(tensors_of(one), tensors_of(other), strict=True)
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+def _with_other_seeds(call: Callable[[], Any]) -> list[Any]:
+    """What a call returns on the CPU with other seeds, also where it seeds by itself."""
+    values = []
+    manual_seed = torch.manual_seed
+    for step in range(1, OTHER_SEEDS + 1):
+        with mock.patch.object(torch, "manual_seed", lambda s, k=step: manual_seed(s + k)):
+            outcome = observe(call, SEED + step)
+        if outcome.error is None:
+            values.append(outcome.value)
+    return values
+
+
+def _kind(tensor: torch.Tensor) -> set[str]:
+    """What random numbers are that is no coincidence: the range that they lie in, and whole."""
+    few = tensor.layout is not torch.strided or tensor.is_nested or tensor.numel() < MANY
+    if few or tensor.is_complex() or tensor.is_quantized:
+        return set()
+    numbers = tensor.detach().cpu().double()
+    tests = {
+        "finite": numbers.isfinite(),
+        "not negative": numbers >= 0,
+        "not positive": numbers <= 0,
+        "at most 1": numbers <= 1,
+        "at least -1": numbers >= -1,
+        "whole": numbers == numbers.round(),
+        "zero": numbers == 0,
+    }
+    return {name for name, holds in tests.items() if bool(holds.all())}
 
 
 def _same_strides(expected: torch.Tensor, actual: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ CPU = torch.device("cpu")
 def compare(on_cpu: Callable[[], Any], on_device: Callable[[], Any], **options: Any) -> Comparison:
     """Compares two functions as if they were one on the CPU and on a device that is the CPU too."""
     comparison = Comparison(TestCase(), CPU, Tolerance(torch.float32))
-    calls = iter([on_cpu, on_device])
+    calls = itertools.chain([on_cpu, on_device], itertools.repeat(on_cpu))  # with other seeds
     comparison.run("case", lambda device: next(calls)(), **options)
     return comparison
 
@@ -99,6 +100,30 @@ def test_undefined_values_are_compared_in_everything_else() -> None:
 
 def test_draws_are_seeded_alike() -> None:
     assert compare(lambda: torch.rand(5), lambda: torch.rand(5)).exact
+
+
+def test_random_numbers_are_compared_in_kind() -> None:
+    def draw(fill: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: fill(torch.empty(100))
+
+    def other(fill: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: fill(torch.empty(100)).flip(0)
+
+    assert compare(draw(torch.Tensor.uniform_), other(torch.Tensor.uniform_)).samples == 1
+    assert compare(draw(torch.Tensor.normal_), other(torch.Tensor.normal_)).samples == 1
+    for wrong, what in (
+        (lambda x: x.uniform_() * 2, "at most 1"),
+        (lambda x: x.uniform_() - 0.5, "not negative"),
+        (lambda x: x.uniform_() / 0, "finite"),
+    ):
+        with pytest.raises(AssertionError, match=f"random numbers are not .*{what}"):
+            compare(draw(torch.Tensor.uniform_), draw(wrong))
+    with pytest.raises(AssertionError, match="whole"):
+        compare(draw(lambda x: x.bernoulli_()), draw(torch.Tensor.uniform_))
+    with pytest.raises(AssertionError, match="dtype"):
+        compare(draw(torch.Tensor.uniform_), draw(lambda x: x.uniform_().double()))
+    with pytest.raises(AssertionError, match="not close"):
+        compare(lambda: BASE, lambda: BASE + torch.rand(6).reshape(2, 3) + 1)
 
 
 def test_nothing_compared_is_a_failure() -> None:

@@ -58,6 +58,8 @@ def close_enough(
     """Whether the device's result of a line is the CPU's, as closely as the line's check says."""
     if mine.dtype != wanted.dtype or mine.shape != wanted.shape:
         return False
+    if line.check == "drawn":
+        return True
     if line.check == "bits" or not wanted.dtype.is_floating_point:
         return same_bits(mine, wanted)
     if line.check == "values":

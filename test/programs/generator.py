@@ -24,6 +24,7 @@ WEIGHTS: dict[Callable[[Builder], None], float] = {
     operations.convert: 5,
     operations.fill: 3,
     operations.several: 1,
+    operations.draw: 5,
     views.slice: 7,
     views.turn: 4,
     views.expand: 2,

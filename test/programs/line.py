@@ -9,8 +9,9 @@ class Line(NamedTuple):
     """A line of a program.
 
     `target` is the variable whose tensor it writes, None if none. Against the CPU its bits are
-    compared if `check` is "bits", its numbers if "values" (zeros of either sign), else with torch's
-    tolerances, relative to the greatest value on the way: the expression `scale`.
+    compared if `check` is "bits", its numbers if "values" (zeros of either sign), none if "drawn"
+    (random ones), else with torch's tolerances, relative to the greatest value on the way: the
+    expression `scale`.
     """
 
     text: str

@@ -253,6 +253,25 @@ def fill(builder: Builder) -> None:
     builder.write(x, [], text, "bits", "")
 
 
+def draw(builder: Builder) -> None:
+    """Random numbers: of a tensor that there is, of a new one, or dropout of one."""
+    x = builder.some()
+    if x.dtype.is_floating_point and builder.chance(0.4):
+        chance, seed = builder.choose.choice([0.1, 0.5, 0.75]), builder.choose.randrange(100)
+        builder.new(x.shape, x.dtype, f"dropout({x.name}, {chance}, {seed})", "drawn")
+        return
+    methods = ["'bernoulli_', 0.25"]
+    if x.dtype.is_floating_point:
+        methods += ["'uniform_', -1, 2", "'uniform_'", "'normal_', 1, 0.5", "'exponential_', 2"]
+    if x.dtype != torch.bool:
+        methods += ["'random_', -5, 9", "'geometric_', 0.5"]
+    method = builder.choose.choice(methods)
+    if builder.chance(0.5):
+        builder.new(x.shape, x.dtype, f"draw(torch.empty_like({x.name}), {method})", "drawn")
+    else:
+        builder.write(x, [], f"draw({x.name}, {method})", "drawn", "")
+
+
 def several(builder: Builder) -> None:
     """One operation over a list of tensors."""
     x = builder.floating()

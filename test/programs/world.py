@@ -54,6 +54,7 @@ class World:
         self.events: list = []
         self.views: list[torch.Tensor] = []
         self.waiting: list[threading.Event] = []
+        self._generator = torch.Generator(device).manual_seed(1)
 
     def names(self) -> dict[str, Any]:
         """The global variables of a program."""
@@ -97,6 +98,17 @@ class World:
         if choose.random() < 0.5:
             values[choose.randrange(count)] = -100
         return torch.tensor(values).to(self.device)
+
+    def draw(self, x: torch.Tensor, method: str, *parameters: float) -> torch.Tensor:
+        """Fills a tensor with random numbers."""
+        return getattr(x, method)(*parameters, generator=self._generator)
+
+    def dropout(self, x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
+        """The result and the mask as one tensor."""
+        if self.mine:
+            hologram.manual_seed(seed)
+        result, mask = torch.native_dropout(x, p, True)
+        return result + mask
 
     def attempt(self, call: Callable[[], object]) -> None:
         """Calls what may be refused; an error counts as a result."""
