@@ -67,6 +67,10 @@ CASES: dict[str, tuple[Callable[..., object], Callable[[], tuple[Tensor, ...]]]]
     ),
     "embedding": (lambda i, w: F.embedding(i, w), lambda: (indices(2, 5), randn(6, 4))),
     "cat": (lambda x, y: torch.cat([x, y, x], 1), lambda: (randn(3, 2), randn(3, 4))),
+    "cat behind nothing": (
+        lambda x: torch.cat([x.new_empty(0), x], -2),
+        lambda: (randn(2, 3, 4),),
+    ),
     "cat channels last": (
         lambda x: torch.cat([x, x], 1),
         lambda: (randn(2, 3, 4, 5).to(memory_format=torch.channels_last),),

@@ -113,7 +113,8 @@ class OperatorCall final : public KernelCall {
 
   Stack arguments;  // without tensors
   c10::SmallVector<Seat, 4> seats;
-  c10::SmallVector<TensorShape, 4> shapes;  // of the seats
+  c10::SmallVector<TensorShape, 4> shapes;          // of the seats
+  std::vector<std::pair<Seat, TensorShape>> empty;  // tensors without elements
   KnownResults results;
   size_t first_fresh = 0;
   c10::DeviceIndex device = 0;
@@ -135,6 +136,9 @@ class OperatorCall final : public KernelCall {
     Stack stack = std::move(arguments);
     for (size_t i = 0; i < seats.size(); ++i) {
       seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i]));
+    }
+    for (const auto& [its, shape] : empty) {
+      seat(stack[its.position], its.item, shape.over(nullptr));
     }
     op_.redispatchBoxed(kCpu, &stack);
     size_t place = first_fresh;
@@ -240,8 +244,9 @@ class Attempt {
   c10::DeviceIndex device() const { return tensors[0].device().index(); }
 
   Key key;
-  c10::SmallVector<Tensor, 4> tensors;
+  c10::SmallVector<Tensor, 4> tensors;  // with elements
   c10::SmallVector<Seat, 4> seats;
+  std::vector<std::pair<Seat, TensorShape>> empty;
 
  private:
   enum Tag : int64_t {
@@ -314,16 +319,25 @@ class Attempt {
 
   bool add(const Tensor& tensor, int32_t item) {
     if (!tensor.defined()) return put(kUndefined);
-    if (tensor.device().type() != kHologram ||
-        !is_recordable(tensor, tensors.empty() ? tensor.device().index() : device())) {
+    if (tensor.device().type() != kHologram) return false;
+    // One that others are put behind, as caches do.
+    const auto* const impl = tensor.unsafeGetTensorImpl();
+    const bool bare = impl->numel() == 0 && is_plain_strided(impl) && item >= 0 && !written_;
+    if (!bare && !is_recordable(tensor, tensors.empty() ? tensor.device().index() : device())) {
       return false;
     }
     put(kTensor, static_cast<int64_t>(tensor.scalar_type()));
+    key.push_back(tensor.device().index());
     key.push_back(tensor.dim());
     key.append(tensor.sizes().begin(), tensor.sizes().end());
     key.append(tensor.strides().begin(), tensor.strides().end());
+    const Seat seat{position_, item, written_};
+    if (bare) {
+      empty.emplace_back(seat, TensorShape(tensor));
+      return true;
+    }
     tensors.push_back(tensor);
-    seats.push_back({position_, item, written_});
+    seats.push_back(seat);
     return true;
   }
 
@@ -448,6 +462,7 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
   }
   body->first_fresh = reads.size() + writes.size();
   body->seats = attempt.seats;
+  body->empty = std::move(attempt.empty);
   body->results = known;
   body->device = device;
   std::vector<Tensor> fresh;
