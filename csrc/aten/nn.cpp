@@ -7,13 +7,10 @@
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
-#include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
 #include "aten/delegate.h"
-#include "aten/generator.h"
 #include "aten/runtime.h"
 
 namespace hologram::aten {
