@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from account import Kind, account
 from common import Case, Row
+from same_draws import SameDraws
 from tqdm import tqdm
 from zoo import MODELS, VOCABULARY, Model, Program
 
@@ -114,8 +115,8 @@ def compare(mode: str, runs: dict[str, Callable[[], Any]]) -> float:
     """The largest difference between what the device and the CPU compute, from the same state."""
     found: dict[str, list[torch.Tensor]] = {}
     for device, run in runs.items():
-        torch.manual_seed(2)  # the same numbers are drawn on both
-        found[device] = run() if mode == FORWARD else [run() for _ in range(STEPS)]
+        with SameDraws(2):
+            found[device] = run() if mode == FORWARD else [run() for _ in range(STEPS)]
     return max(
         relative(mine, wanted.detach())
         for mine, wanted in zip(found["hologram"], found["cpu"], strict=True)

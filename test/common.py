@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.common_utils import TestCase
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -131,6 +132,43 @@ class HologramTestCase(TestCase):
 
 # A test that compares them runs on each.
 DEVICES = ("cpu", "hologram")
+
+
+class DevicesMasks(TorchFunctionMode):
+    """On the CPU, dropout that drops what the device would: to compare models in training.
+
+    The masks are drawn on the device, in the order of the calls, so both have to begin in one state
+    of its generator.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is torch.nn.functional.dropout:
+            return dropped(*args, **kwargs)
+        attends = function is torch.nn.functional.scaled_dot_product_attention
+        if attends and kwargs.get("dropout_p"):
+            return attention(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def dropped(x, p=0.5, training=True, inplace=False):
+    """Dropout of a CPU tensor with the mask that the device draws for it."""
+    if not training or p == 0:
+        return x
+    mask = torch.native_dropout(x.detach().to("hologram"), p, True)[1].cpu()
+    return x.mul_(mask).div_(1 - p) if inplace else x * mask / (1 - p)
+
+
+def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None):
+    """torch's formula, with `dropped` where it drops."""
+    scores = q @ k.transpose(-2, -1) * (q.size(-1) ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return dropped(scores.softmax(-1), dropout_p) @ v
 
 
 def here(*values):

@@ -11,6 +11,7 @@ from torch import nn
 
 sys.path.append(str(ROOT / "benchmarks"))  # after test/, which has a common.py as well
 import account
+import same_draws
 import torchvision_stand_in
 import zoo
 
@@ -54,6 +55,20 @@ def test_models_are_equal_on_every_device() -> None:
         for wanted, got in zip(cpu.predict(), mine.predict(), strict=True):
             torch.testing.assert_close(got.cpu(), wanted)
         torch.testing.assert_close(mine.loss().cpu(), cpu.loss())
+
+
+def test_same_draws() -> None:
+    """Dropout, in training and not, and what layers are left out drop the same everywhere."""
+    network = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(inplace=True))
+    results = []
+    for device in ("cpu", "hologram"):
+        with same_draws.SameDraws(3):
+            y = network.to(device)(torch.linspace(-1, 1, 8 * 16, device=device).reshape(8, 16))
+            layers = y.new_empty(8, 1).bernoulli_(0.5)
+            attention = nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.3)
+        results.append([t.detach().cpu() for t in (y, layers, attention)])
+    torch.testing.assert_close(results[0], results[1])
+    assert 0 < (results[0][0] == 0).double().mean() < 1
 
 
 def test_stand_in_refuses_to_be_used() -> None:

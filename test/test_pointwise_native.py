@@ -106,6 +106,9 @@ OTHER_NATIVE = OVER_ROWS | {
     "_local_scalar_dense",
     "_reshape_alias",
     "as_strided",
+    *("bernoulli", "bernoulli_"),  # random numbers: test_random.py
+    *("cauchy_", "exponential_", "geometric_", "log_normal_", "normal", "normal_"),
+    *("native_dropout", "native_dropout_backward", "random_", "uniform_"),
     "bitwise_not",
     "cat",
     "copy_",

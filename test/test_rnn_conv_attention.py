@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
 import warnings
 
 import torch
 import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
-from common import DELEGATED, HologramTestCase
+from common import DELEGATED, DevicesMasks, HologramTestCase, dropped
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_utils import (
@@ -70,11 +72,49 @@ def network_and_input(kind: type, device: str, dtype=torch.float32, **options):
     return network.to(device), x.to(device).requires_grad_()
 
 
+def layered(network, data):
+    """What a network on the CPU computes, layer by layer, dropping what the device does."""
+    packed = isinstance(data, nn.utils.rnn.PackedSequence)
+    width = network.hidden_size * (2 if network.bidirectional else 1)
+    options = {"bias": network.bias, "bidirectional": network.bidirectional}
+    if isinstance(network, nn.RNN):
+        options["nonlinearity"] = network.nonlinearity
+    data = data.transpose(0, 1) if network.batch_first else data
+    states = []
+    for index in range(network.num_layers):
+        layer = type(network)(
+            width if index else network.input_size, network.hidden_size, **options
+        )
+        weights = {
+            name.replace(f"_l{index}", "_l0"): parameter
+            for name, parameter in network.named_parameters()
+            if re.search(rf"_l{index}(_|$)", name)
+        }
+        out, state = torch.func.functional_call(layer, weights, (data,))
+        states.append(state)
+        if index + 1 == network.num_layers:
+            break
+        if packed:
+            data = out._replace(data=dropped(out.data, network.dropout))
+        else:
+            data = dropped(out, network.dropout)
+    out = out.transpose(0, 1) if network.batch_first else out
+    if isinstance(network, nn.LSTM):
+        return out, tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+    return out, torch.cat(states)
+
+
+def run_network(network, data):
+    """On the CPU with the dropout of the device."""
+    drops = network.dropout and not next(network.parameters()).is_hologram
+    return layered(network, data) if drops else network(data)
+
+
 def rnn_case(kind: type, device: str, dtype=torch.float32, **options):
     """Outputs and all gradients, of a network of fixed weights over a fixed batch."""
     network, x = network_and_input(kind, device, dtype, **options)
     torch.manual_seed(2)
-    out, state = network(x)
+    out, state = run_network(network, x)
     total = sum((curved(leaf) * (i + 1)).sum() for i, leaf in enumerate(tree_leaves((out, state))))
     gradients = torch.autograd.grad(total, [x, *network.parameters()])
     return [leaf.detach() for leaf in tree_leaves((out, state))], gradients
@@ -138,7 +178,7 @@ class TestRecurrent(CompareTestCase):
             x = torch.randn(5, 3, 3).to(device).requires_grad_()
             packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3, 1]))
             torch.manual_seed(1)
-            out, state = network(packed)
+            out, state = run_network(network, packed)
             padded, lengths = nn.utils.rnn.pad_packed_sequence(out)
             curved(padded).sum().backward()
             results[device] = [padded.detach(), tree_leaves(state)[0].detach(), x.grad]
@@ -252,7 +292,10 @@ class TestRecurrent(CompareTestCase):
             for device in ("cpu", "hologram"):
                 network, x = network_and_input(kind, device, num_layers=2, dropout=0.5, **own)
                 torch.manual_seed(3)
-                out = checkpoint(lambda x, n=network: n(x)[0], x, use_reentrant=reentrant)
+                if device == "cpu":
+                    out, _ = run_network(network, x)
+                else:
+                    out = checkpoint(lambda x, n=network: n(x)[0], x, use_reentrant=reentrant)
                 curved(out).sum().backward()
                 results.append([out.detach(), x.grad, *(p.grad for p in network.parameters())])
             self.assert_same(results[1], results[0], exact=False, what=f"reentrant={reentrant}")
@@ -426,13 +469,13 @@ class TestRecurrent(CompareTestCase):
             self.check(case, *tensors, exact=False)
 
     def test_dropout_between_layers(self):
-        """The mask comes from the device's generator, with the numbers of the CPU's."""
+        """The mask comes from the device's generator."""
 
         def case(x):
             torch.manual_seed(0)
             network = nn.LSTM(3, 4, num_layers=2, dropout=0.5).to(x.device)
             torch.manual_seed(5)
-            return network(x)[0].detach()
+            return run_network(network, x)[0].detach()
 
         self.check(case, torch.randn(5, 2, 3), exact=False)
         torch.manual_seed(5)
@@ -795,11 +838,12 @@ class TestAttention(CompareTestCase):
         self.check(attend, *tensors)
 
     def test_dropout(self):
-        """The mask is drawn on the device, with the CPU's numbers; the CPU draws nothing."""
+        """The mask is drawn on the device; the CPU draws nothing."""
 
         def case(*tensors):
             torch.manual_seed(4)
-            return attend(*tensors, dropout_p=0.5)
+            with contextlib.nullcontext() if tensors[0].is_hologram else DevicesMasks():
+                return attend(*tensors, dropout_p=0.5)
 
         self.check(case, *qkv(), exact=False)
         q, k, v = on("hologram", *qkv())

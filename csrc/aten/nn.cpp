@@ -5,13 +5,10 @@
 
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/histc.h>
-#include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
 #include "aten/delegate.h"
-#include "aten/generator.h"
 #include "aten/runtime.h"
 
 namespace hologram::aten {

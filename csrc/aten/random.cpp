@@ -490,11 +490,13 @@ Tensor& fill_normal(Tensor& out, at::IntArrayRef sizes, const Generator& generat
 Tensor& normal_by_tensors_out(const Tensor& mean, const Tensor& std, Generator generator,
                               Tensor& out) {
   check_same_device(out, mean);
+  check_same_device(std, mean);
   check_std(std);
   const auto sizes = at::infer_size(mean.sizes(), std.sizes());
   return fill_normal(out, sizes, generator).mul_(std).add_(mean);
 }
 Tensor normal_by_tensors(const Tensor& mean, const Tensor& std, Generator generator) {
+  check_same_device(std, mean);
   Tensor out = at::empty(at::infer_size(mean.sizes(), std.sizes()), mean.options());
   return normal_by_tensors_out(mean, std, std::move(generator), out);
 }

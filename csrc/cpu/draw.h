@@ -211,7 +211,12 @@ struct NormalDoubles {
     const D u = (to_double(lanes.pair(0, 1) >> 11) + D(1)) * D(0x1p-53);
     const D v = to_double(lanes.pair(2, 3) >> 11) * D(0x1p-53);
     const D radius = math_sqrt(D(-2) * math_log(u)), angle = v * D(0x1.921fb54442d18p+2);
-    const D even = radius * math_cos(angle), odd = radius * math_sin(angle);
+    D sine, cosine;
+    for (int i = 0; i < D::kLanes; ++i) {  // side by side: one call of the C library makes both
+      sine.v[i] = ::sin(angle.v[i]);
+      cosine.v[i] = ::cos(angle.v[i]);
+    }
+    const D even = radius * cosine, odd = radius * sine;
     out[0] = interleave<false>(even, odd).v;
     out[1] = interleave<true>(even, odd).v;
   }
