@@ -3,6 +3,7 @@
 #include "aten/learned_call.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/copy.h>
 #include <c10/util/SmallVector.h>
 
@@ -141,20 +142,26 @@ class OperatorCall final : public KernelCall {
       seat(stack[its.position], its.item, shape.over(nullptr));
     }
     op_.redispatchBoxed(kCpu, &stack);
-    size_t place = first_fresh;
+    move_results(memory.subspan(first_fresh), stack);
+  }
+
+  // To where they should be.
+  void move_results(std::span<void* const> places, const Stack& stack) const {
     const std::vector<Return>& all = results->all;
+    c10::SmallVector<std::pair<Tensor, Tensor>, 3> moves;  // from, to
+    size_t number = 0;
     for (size_t i = 0; i < all.size(); ++i) {
-      const Return& result = all[i];
-      if (result.kind != Return::Kind::fresh) continue;
+      if (all[i].kind != Return::Kind::fresh) continue;
+      void* const place = places[number++];
       const Tensor& made = stack[stack.size() - all.size() + i].toTensor();
-      void* const memory_of_result = memory[place++];
-      if (made.unsafeGetTensorImpl()->data() == memory_of_result &&
-          made.strides() == at::IntArrayRef(result.shape->strides)) {
-        continue;
-      }
-      result.shape->over(memory_of_result).copy_(made);
-      results->missed.store(true, std::memory_order_relaxed);
+      const void* const data = made.unsafeGetTensorImpl()->data();
+      if (data == place && made.strides() == at::IntArrayRef(all[i].shape->strides)) continue;
+      // One that lies in a place must not be overwritten by what comes there.
+      const bool in_a_place = std::ranges::find(places, data) != places.end();
+      moves.emplace_back(in_a_place ? made.clone() : made, all[i].shape->over(place));
     }
+    for (const auto& [from, to] : moves) to.copy_(from);
+    if (!moves.empty()) results->missed.store(true, std::memory_order_relaxed);
   }
 
   static void seat(IValue& value, int32_t item, Tensor tensor) {
