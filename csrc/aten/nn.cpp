@@ -34,7 +34,10 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         int64_t groups, std::array<bool, 3> mask) {
   static const OperatorDelegate delegate("aten::convolution_backward", "",
                                          "aten::convolution_backward_overrideable");
-  const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  // What has no channels is refused below.
+  const int64_t channels = weight.dim() < 2 ? 0
+                           : transposed     ? weight.size(1) * groups
+                                            : weight.size(0);
   return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
                         transposed, output_padding, groups, mask);
 }
