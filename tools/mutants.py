@@ -280,6 +280,18 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "all draws of a pass have the numbers of the first one",
+        GROUPING,
+        "return static_cast<uint16_t>(draft.immediates.size() - kDrawImmediates);",
+        "return 0;",
+    ),
+    Mutant(
+        "every row draws the numbers of the first one",
+        "csrc/cpu/row_run.cpp",
+        "plane_rows_ * columns_ * size_, columns_ * size_, false});",
+        "plane_rows_ * columns_ * size_, 0, false});",
+    ),
+    Mutant(
         "memory that a CPU tensor sees is recorded on",
         "csrc/aten/block.h",
         "return (twin != nullptr && c10::raw::intrusive_ptr::use_count(twin) != 1) ||",
