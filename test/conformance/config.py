@@ -55,7 +55,7 @@ SAMPLE_CAPS = {
 
 # Seeds that a result is computed with to see whether it changes; random numbers are to be what
 # those of all seeds are. So many have to be, or it may be a coincidence.
-OTHER_SEEDS = 8
+OTHER_SEEDS = 40
 MANY = 16
 
 SEED = 20_240_229
