@@ -125,6 +125,7 @@ class MemoryPool final : public Scratch {
   // New cap in bytes. Trims when more is reserved; live blocks stay valid beyond the cap.
   void set_limit(size_t bytes) noexcept;
   size_t limit() const noexcept;
+  size_t most_bytes() const noexcept override { return limit(); }
 
   // (free, total) in bytes. free = what may still be reserved: the smaller of what the limit leaves
   // and what the system has; cached blocks count as used.

@@ -20,20 +20,30 @@ uint64_t next_program_number() noexcept {
 Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* shared)
     : plans_(plans),
       queue_(queue),
+      scratch_(scratch),
       alone_(shared == nullptr),
       lock_(alone_ ? own_lock_ : *shared),
       open_(next_program_number()),
-      runner_(plans, queue, scratch, alone_) {}
+      runner_(plans, queue, scratch, alone_) {
+  find_bounds();
+}
 
 Window::~Window() = default;
+
+void Window::find_bounds() noexcept {
+  const size_t memory = scratch_.most_bytes();
+  const std::lock_guard guard(lock_);
+  most_bytes_ = std::min(kMostBytes, memory / kShareOfBytes);
+  most_retired_ = std::min(kMostRetired, memory / kShareOfRetired);
+}
 
 // Whether so many instructions of a thread in this mode can be appended.
 inline bool Window::takes(size_t instructions, FloatMode mode) const {
   const size_t held = current_->held();
   return held + instructions <= kMostInstructions &&
          (held == 0 ||
-          (current_->bytes < kMostBytes &&
-           (current_->program.calls.empty() || current_->retired < kMostRetired) &&
+          (current_->bytes < most_bytes_ &&
+           (current_->program.calls.empty() || current_->retired < most_retired_) &&
            current_->comparisons < kMostComparisons && current_->program.float_mode == mode));
 }
 
@@ -152,6 +162,7 @@ void Window::flush(FlushReason reason) {
     origin = locate_();
   {
     const std::lock_guard running(executing_);
+    find_bounds();
     uint64_t number;
     {
       const std::lock_guard guard(lock_);

@@ -72,10 +72,10 @@ class Window {
   Window& operator=(const Window&) = delete;
 
   static constexpr size_t kMostInstructions = 4096;
-  static constexpr size_t kMostBytes = size_t{1} << 30;  // written by the open program
-  // Of blocks that have been freed and whose memory waits for the open program, which is long where
-  // it has calls; others may hold more.
-  static constexpr size_t kMostRetired = size_t{32} << 20;
+  // Bytes that the open program writes, and, where it has calls and so is long, those of blocks
+  // that have been freed and whose memory waits for it; less where the device has less memory.
+  static constexpr size_t kMostBytes = size_t{1} << 30, kShareOfBytes = 16;
+  static constexpr size_t kMostRetired = size_t{32} << 20, kShareOfRetired = 512;
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.
   static constexpr size_t kMostComparisons = size_t{1} << 18;
@@ -210,9 +210,14 @@ class Window {
   inline static std::atomic<bool> contracting_{false};
   inline static std::atomic<bool> keeping_{false};
 
+  // The bounds of programs, by the memory that there is now.
+  void find_bounds() noexcept;
+
   PlanCache& plans_;
   Queue& queue_;
-  const bool alone_;  // there is no other window of the device
+  const Scratch& scratch_;
+  size_t most_bytes_ = 0, most_retired_ = 0;  // guarded by lock_
+  const bool alone_;                          // there is no other window of the device
   mutable SpinLock own_lock_;
   SpinLock& lock_;  // own_lock_ or what is shared
   std::mutex executing_;

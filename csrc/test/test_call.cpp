@@ -240,3 +240,26 @@ TEST(call_of_many_accesses) {
   CHECK(s.window.stats().flushes[static_cast<size_t>(FlushReason::full)] > 0);
   for (auto* block : blocks) drop(block);
 }
+
+namespace {
+struct Small : Interpreter {
+  using Interpreter::Interpreter;
+  size_t most_bytes() const noexcept override { return 8 * Window::kShareOfRetired; }
+};
+}  // namespace
+
+// Memory that was there before a program, and waits for it, is bounded by what the device has.
+TEST(call_program_ends_where_much_memory_waits_for_it) {
+  StreamOn<Small> s;
+  auto* x = s.filled({1, 2, 3});
+  auto* y = s.make(3);
+  auto* z = s.make(3);
+  fold(s.window, y, x, 3);
+  s.window.record(binary(Op::add, 3, dense(z), dense(y), number(1)));
+  CHECK_EQ(s.window.stats().executed, 0u);
+  drop(x);
+  s.window.record(binary(Op::add, 3, dense(z), dense(z), number(1)));
+  CHECK_EQ(s.window.stats().executed, 2u);
+  CHECK_EQ(s.window.stats().flushes[static_cast<size_t>(FlushReason::full)], 1u);
+  for (auto* block : {y, z}) drop(block);
+}
