@@ -48,6 +48,8 @@ class TestPrograms(HologramTestCase):
         # Were the groups small or the flushes of one kind, little would be proved.
         if EACH >= 500:
             self.assertGreaterEqual(totals.executed / totals.passes, 3)
+            if hologram.get_device_properties().backend == "cpu":
+                self.assertGreater(totals.calls, EACH / 50)
             # Forks and full windows are expensive, and therefore rare: see the test below. The
             # thread's mode is the same in all of them.
             common = reasons() - {"exit", "full", "memory", "mode"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from programs import interrupts, operations, rows, views
+from programs import calls, interrupts, operations, rows, views
 from programs.builder import Builder
 from programs.line import Line
 
@@ -25,6 +25,7 @@ WEIGHTS: dict[Callable[[Builder], None], float] = {
     operations.fill: 3,
     operations.several: 1,
     operations.draw: 5,
+    calls.call: 8,
     views.slice: 7,
     views.turn: 4,
     views.expand: 2,

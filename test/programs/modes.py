@@ -17,18 +17,20 @@ hologram = torch.hologram
 
 @dataclass
 class Totals:
-    """What programs did: programs run, and of their fused runs the instructions and the passes over
-    memory; flushes of all runs by reason."""
+    """What programs did: programs run, and of their fused runs the instructions, the passes over
+    memory and the calls of torch's kernels; flushes of all runs by reason."""
 
     programs: int = 0
     executed: int = 0
     passes: int = 0
+    calls: int = 0
     flushes: Counter = field(default_factory=Counter)
 
     def __iadd__(self, other: Totals) -> Totals:
         self.programs += other.programs
         self.executed += other.executed
         self.passes += other.passes
+        self.calls += other.calls
         self.flushes.update(other.flushes)
         return self
 
@@ -38,6 +40,7 @@ class Totals:
         self.programs += fused
         self.executed += fused * counts["executed"]
         self.passes += fused * counts["passes"]
+        self.calls += fused * counts["calls"]
         for name, count in counts.items():
             if count and name.startswith("flushes."):
                 self.flushes[name.removeprefix("flushes.")] += count

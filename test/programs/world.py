@@ -99,6 +99,9 @@ class World:
             values[choose.randrange(count)] = -100
         return torch.tensor(values).to(self.device)
 
+    def indices(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values).to(self.device)
+
     def draw(self, x: torch.Tensor, method: str, *parameters: float) -> torch.Tensor:
         """Fills a tensor with random numbers."""
         return getattr(x, method)(*parameters, generator=self._generator)
