@@ -38,7 +38,10 @@ def default_generators() -> tuple[torch.Generator, ...]:
 
 
 def get_rng_state(device: Device = DEVICE_TYPE) -> torch.Tensor:
-    """Returns the state of a device's default generator as a CPU tensor of dtype uint8."""
+    """Returns the state of a device's default generator as a CPU tensor of dtype uint8.
+
+    It has 16 bytes: the seed and the offset, an int64 each.
+    """
     return default_generator(device).get_state()
 
 
@@ -56,7 +59,7 @@ def set_rng_state(new_state: torch.Tensor, device: Device = DEVICE_TYPE) -> None
 
     Raises:
         TypeError: the state is not a CPU tensor of dtype uint8.
-        RuntimeError: the state is not that of a generator.
+        RuntimeError: the state is of another size, such as that of a generator of the CPU.
     """
     default_generator(device).set_state(new_state)
 
