@@ -80,7 +80,8 @@ def main() -> int:
     print(
         f"Seeds {seeds.start} to {seeds.stop - 1}: {result.programs:,} programs have one result in "
         f"every mode, {sum(map(programs.has_cpu_run, seeds)):,} of them the CPU's too.\n"
-        f"{result.executed:,} instructions in {result.passes:,} passes and {result.calls:,} calls; flushes of all runs: "
+        f"{result.executed:,} instructions in {result.passes:,} passes and {result.calls:,} calls; "
+        "flushes of all runs: "
         + ", ".join(f"{count:,} {name}" for name, count in sorted(result.flushes.items()))
         + f".\ntorch {torch.__version__}, kernels for "
         f"{torch.hologram.get_device_properties(0).isa}, {os.cpu_count()} cores, "
