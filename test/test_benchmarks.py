@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 sys.path.append(str(ROOT / "benchmarks"))  # after test/, which has a common.py as well
 import account
 import same_draws
+import steps
 import torchvision_stand_in
 import zoo
 
@@ -76,3 +78,82 @@ def test_stand_in_refuses_to_be_used() -> None:
     assert not isinstance(nn.Linear(1, 1), transforms.Compose)
     with pytest.raises(ImportError, match=r"torchvision\.transforms\.Compose is not there"):
         transforms.Compose([])
+
+
+def test_operators_of_a_step() -> None:
+    """Those that torch's CPU kernels compute: no views, no products, no counters of steps."""
+    w = torch.rand(8, 8, requires_grad=True)
+    x = torch.rand(4, 8)
+    counter = torch.zeros(())
+
+    def run() -> None:
+        counter.add_(1)
+        y = (x @ w.t()).view(2, 16).exp() + torch.empty(2, 16).fill_(1.0)
+        y.relu().sum().backward()
+        y.detach().sum().item()
+
+    # The gradient of the sum is made of ones and expanded, and that of w is a product.
+    wanted = "exp fill_ add relu sum sum ones_like threshold_backward mul".split()
+    found = steps.operators_of(run, [counter]).found
+    assert sorted(name.split(".")[1] for name in found.elements()) == sorted(wanted)
+    w.grad = None
+    with_counter = steps.operators_of(run)
+    assert with_counter.found.total() == len(wanted) + 1
+    assert with_counter.on_host == with_counter.found
+
+
+def test_passes_of_a_step() -> None:
+    """What is handed to torch's kernels, products apart, is told from passes, and from the host."""
+    x, y = torch.rand(64, 64, device="hologram"), torch.zeros(3)
+    results = []
+
+    def run() -> None:
+        results.append((x @ x).exp().add(1).sqrt())
+        results.append(x.flip(0))
+        results.append(y + 1)
+
+    run()
+    results.clear()
+    counted = steps.passes_of(run)
+    assert (counted.passes, counted.others) == (1, {"aten::flip": 1})
+    assert counted.programs >= 1
+    assert steps.operators_of(run).on_host == {"aten.add.Tensor": 1}
+
+
+def test_figures_of_a_step() -> None:
+    """A figure misses its bound by its ratio, or by itself; a slack is added to the CPU's."""
+    assert steps.Figure("m", "w", "", 100, 25, 0.25).verdict == "pass"
+    assert steps.Figure("m", "w", "", 100, 26, 0.25).verdict == "FAIL"
+    assert steps.Figure("m", "w", "", None, 2, 2).verdict == "pass"
+    assert steps.Figure("m", "w", "", None, 3, 2).verdict == "FAIL"
+    assert steps.Figure("m", "w", "MiB", 10, 30, 1.1, slack=20).verdict == "pass"
+    assert steps.Figure("m", "w", "MiB", 10, 31, 1.1, slack=20).verdict == "FAIL"
+    assert steps.Figure("m", "w", "", 1, 9, None).verdict == ""
+
+
+@pytest.mark.skipif(
+    torch.hologram.get_device_properties(0).backend != "cpu",
+    reason="products end a program where they are no part of one",
+)
+def test_steps_of_a_perceptron() -> None:
+    figures = {figure.what: figure for figure in steps.count("MLP")}
+    # Six parameters; seven operators for each of them, not counting what counts the steps.
+    assert figures["step()"].cpu == 6 * 7
+    assert figures["step()"].verdict == figures["programs"].verdict == "pass"
+    assert figures["whole step"].cpu == figures["step()"].cpu + figures["forward+backward"].cpu
+    # Parameters, gradients and two moments are held at the end of a step: 28.4 MiB on any device.
+    assert 28.4 < steps.peak_memory("MLP", torch.device("cpu"))["total"] < 45
+    assert steps.peak_memory("MLP", torch.device("hologram"))["allocated"] > 28.4
+
+
+@pytest.mark.full
+def test_steps_run_whole() -> None:
+    """On one model, with a process for each of its figures."""
+    written = (steps.RESULTS / "steps.json", steps.RESULTS / "steps.md")
+    before = [path.stat().st_mtime_ns if path.exists() else None for path in written]
+    command = [sys.executable, steps.__file__, "--quick", "-k", "mlp"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == ("FAIL" in run.stdout), run.stderr
+    for what in ("forward+backward", "step()", "whole step", "programs", "first step", "peak"):
+        assert f"\nMLP    {what} " in run.stdout
+    assert before == [path.stat().st_mtime_ns if path.exists() else None for path in written]

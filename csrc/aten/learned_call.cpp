@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -47,6 +48,8 @@ const std::unordered_set<std::string>& learnable() {
       "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d",
       "replication_pad2d", "reflection_pad2d_backward", "replication_pad2d_backward",
       "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "isneginf", "isposinf", "eye",
+      // Truth values.
+      "bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_",
       // Sorted.
       "sort", "topk",
       // Products, convolutions, attention.
@@ -75,14 +78,22 @@ struct Seat {
 
 // What a call has been given, but for the memory: shapes, dtypes and numbers.
 using Key = c10::SmallVector<int64_t, 64>;
+// Kept, it takes no more room than it needs; looked up, no memory is taken for it.
+using KeptKey = std::vector<int64_t>;
+using KeyWords = std::span<const int64_t>;
 struct KeyHash {
-  size_t operator()(const Key& key) const noexcept {
+  using is_transparent = void;
+  size_t operator()(KeyWords key) const noexcept {
     uint64_t hash = key.size();
     for (const int64_t word : key) {
       hash = std::rotl((hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15, 29);
     }
     return hash;
   }
+};
+struct SameKey {
+  using is_transparent = void;
+  bool operator()(KeyWords a, KeyWords b) const noexcept { return std::ranges::equal(a, b); }
 };
 
 // One result.
@@ -206,20 +217,37 @@ Tensor make_strided(Window& window, const TensorShape& shape, size_t bytes,
 }  // namespace
 
 struct LearnedCalls::Table {
-  static constexpr size_t kMost = 1024;  // then all is forgotten: shapes that never come again
+  static constexpr size_t kMost = 256;  // asked for lately, and as many before
 
+  using Rows = std::unordered_map<KeptKey, KnownResults, KeyHash, SameKey>;
   std::shared_mutex mutex;
-  std::unordered_map<Key, KnownResults, KeyHash> rows;
+  Rows lately, before;
 
-  KnownResults find(const Key& key) {
-    const std::shared_lock lock(mutex);
-    const auto found = rows.find(key);
-    return found == rows.end() ? nullptr : found->second;
-  }
-  void keep(Key&& key, KnownResults results) {
+  KnownResults find(KeyWords key) {
+    {
+      const std::shared_lock lock(mutex);
+      if (const auto found = lately.find(key); found != lately.end()) return found->second;
+      if (before.empty()) return nullptr;
+    }
     const std::unique_lock lock(mutex);
-    if (rows.size() == kMost) rows.clear();
-    rows[std::move(key)] = std::move(results);
+    const auto found = before.find(key);
+    if (found == before.end()) return nullptr;
+    KnownResults results = found->second;
+    add(key, results);
+    return results;
+  }
+  void keep(KeyWords key, KnownResults results) {
+    const std::unique_lock lock(mutex);
+    add(key, std::move(results));
+  }
+
+ private:
+  void add(KeyWords key, KnownResults results) {
+    if (lately.size() == kMost) {
+      before = std::move(lately);
+      lately.clear();
+    }
+    lately[KeptKey(key.begin(), key.end())] = std::move(results);
   }
 };
 
@@ -430,7 +458,7 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
     kernel();
     return;
   }
-  const KnownResults known = table_->find(attempt.key);
+  const KnownResults known = table_->find({attempt.key.data(), attempt.key.size()});
   if (known == nullptr ||
       (known->missed.load(std::memory_order_relaxed) && known->looks < Results::kMostLooks)) {
     const std::vector<Before> before(attempt.tensors.begin(), attempt.tensors.end());
@@ -451,7 +479,7 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
       results->all.push_back(std::move(*result));
     }
     results->recordable = results->recordable && writes;
-    table_->keep(std::move(attempt.key), std::move(results));
+    table_->keep({attempt.key.data(), attempt.key.size()}, std::move(results));
     return;
   }
   if (!known->recordable) {

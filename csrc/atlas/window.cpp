@@ -33,7 +33,7 @@ Window::~Window() = default;
 void Window::find_bounds() noexcept {
   const size_t memory = scratch_.most_bytes();
   const std::lock_guard guard(lock_);
-  most_bytes_ = std::min(kMostBytes, memory / kShareOfBytes);
+  most_bytes_ = std::min(kMostBytes, memory);
   most_retired_ = std::min(kMostRetired, memory / kShareOfRetired);
 }
 

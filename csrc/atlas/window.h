@@ -74,7 +74,7 @@ class Window {
   static constexpr size_t kMostInstructions = 4096;
   // Bytes that the open program writes, and, where it has calls and so is long, those of blocks
   // that have been freed and whose memory waits for it; less where the device has less memory.
-  static constexpr size_t kMostBytes = size_t{1} << 30, kShareOfBytes = 16;
+  static constexpr size_t kMostBytes = size_t{1} << 30;
   static constexpr size_t kMostRetired = size_t{32} << 20, kShareOfRetired = 512;
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.

@@ -261,5 +261,6 @@ TEST(call_program_ends_where_much_memory_waits_for_it) {
   s.window.record(binary(Op::add, 3, dense(z), dense(z), number(1)));
   CHECK_EQ(s.window.stats().executed, 2u);
   CHECK_EQ(s.window.stats().flushes[static_cast<size_t>(FlushReason::full)], 1u);
+  s.window.flush(FlushReason::user);
   for (auto* block : {y, z}) drop(block);
 }
