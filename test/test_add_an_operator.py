@@ -114,7 +114,7 @@ def run(tree: Path, *command: str, **variables: str) -> str:
 class TestPage(TestCase):
     def test_one_place_each(self):
         places = {name: [file for file, _ in code] for name, code in examples().items()}
-        self.assertEqual(places, {"frac": [TABLE], "fmax": [TABLE], "hardsigmoid": [COMPOSITES]})
+        self.assertEqual(places, {"frac": [TABLE], "fmax": [TABLE], "mish": [COMPOSITES]})
 
     def test_expressions(self):
         """Of the rows, as the unit tests' interpreter has them, against torch's operators."""
@@ -156,7 +156,7 @@ CHECK = """
 import torch
 from torch_hologram import _C
 
-OPERATORS = {"frac": 1, "fmax": 2, "hardsigmoid": 1}
+OPERATORS = {"frac": 1, "fmax": 2, "mish": 1}
 NAMES = __import__("sys").argv[1:]
 torch.manual_seed(0)
 for name in NAMES:
@@ -200,7 +200,7 @@ class TestInTheExtension(TestCase):
             }
             build = ["setup.py", "-q", "build_ext", "--inplace"]
             put(tree, *examples()["fmax"][0])
-            put(tree, *examples()["hardsigmoid"][0])
+            put(tree, *examples()["mish"][0])
             begin = time.perf_counter()
             run(tree, *build)
             whole = time.perf_counter() - begin
