@@ -162,6 +162,8 @@ torch.manual_seed(0)
 for name in NAMES:
     function = getattr(torch.ops.aten, name)
     arity = OPERATORS[name]
+    # exp, log1p and tanh are the device's own: torch's tolerances.
+    tolerance = {} if name == "mish" else {"rtol": 0, "atol": 0}
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
     if name == "fmax":
         dtypes += [torch.int64, torch.int32, torch.int16, torch.uint8]
@@ -176,10 +178,10 @@ for name in NAMES:
             mine = [operand.to("hologram") for operand in operands]
             wanted = function(*operands)
             got = function(*mine)
-            torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0)
+            torch.testing.assert_close(got.cpu(), wanted, **tolerance)
             out = torch.empty(shape, dtype=dtype, device="hologram")
             assert function(*mine, out=out) is out
-            torch.testing.assert_close(out.cpu(), wanted, rtol=0, atol=0)
+            torch.testing.assert_close(out.cpu(), wanted, **tolerance)
     recorded = torch.float32 if name != "fmax" else torch.int64
     mine = [torch.ones(1000, dtype=recorded, device="hologram") for _ in range(arity)]
     explained = torch.hologram.explain(lambda: function(*[m + m for m in mine]) * 2)
