@@ -6,6 +6,7 @@ measured in one process in alternation, so that whatever else the machine does h
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import platform
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 PAIRS = 31  # at least 15: fewer give no useful interval of a median
 SAMPLE_SECONDS = 4e-3  # a sample repeats its statement until it lasts this long
@@ -136,6 +138,28 @@ def measure(case: Case, device: torch.device, threads: int, pairs: int = PAIRS) 
         low=low,
         high=high,
     )
+
+
+def measured_cells(
+    description: str | None, cases: Sequence[Case]
+) -> tuple[argparse.Namespace, list[Row]]:
+    """The command of a benchmark that is a list of cells: its options, and their rows."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-k", default="", help="only cells whose group and name have this in them")
+    parser.add_argument("--quick", action="store_true", help="fewer samples")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    chosen = [case for case in cases if options.k in f"{case.group} {case.name}"]
+    if not chosen:
+        parser.error(f"no cell has {options.k!r} in its name")
+    pairs = 7 if options.quick else 15
+    bar = tqdm(chosen, disable=None, unit="cell")
+    return options, [
+        measure(case, torch.device("hologram"), options.threads, pairs) for case in bar
+    ]
 
 
 def machine() -> dict[str, str]:

@@ -15,7 +15,6 @@ at most the time of torch's fused one, and a for-loop at most 1.3 times that of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -24,10 +23,8 @@ from typing import Any
 
 import common
 import torch
-from tqdm import tqdm
 
 RESULTS = Path(__file__).parent / "results"
-QUICK_PAIRS = 7
 FORMS: dict[str, dict[str, bool]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
@@ -89,23 +86,7 @@ def cases(hologram: torch.device) -> Iterator[common.Case]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-k", default="", help="only cells whose group and name have this in them")
-    parser.add_argument("--quick", action="store_true", help="fewer samples")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    hologram = torch.device("hologram")
-    chosen = [case for case in cases(hologram) if arguments.k in f"{case.group} {case.name}"]
-    if not chosen:
-        parser.error(f"no cell has {arguments.k!r} in its name")
-    pairs = QUICK_PAIRS if arguments.quick else 15
-    rows = [
-        common.measure(case, hologram, arguments.threads, pairs)
-        for case in tqdm(chosen, disable=None, unit="cell")
-    ]
+    arguments, rows = common.measured_cells(__doc__, list(cases(torch.device("hologram"))))
     header = ("model", "step", "threads", "second", "first", *common.HEADER[5:])
     print(common.text_table(header, [common.cells(row) for row in rows]))
     if not (arguments.quick or arguments.k or arguments.threads != 1):

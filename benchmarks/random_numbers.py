@@ -10,17 +10,14 @@ torch, dropout a third of its time.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import common
 import torch
-from tqdm import tqdm
 
 ELEMENTS = 1_000_000
-QUICK_PAIRS = 7
 F = "torch.nn.functional"
 # (name, dtype, statement, bound)
 CELLS = [
@@ -55,23 +52,7 @@ def cases() -> Iterator[common.Case]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-k", default="", help="only cells whose dtype and name have this in them")
-    parser.add_argument("--quick", action="store_true", help="fewer samples")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    chosen = [case for case in cases() if arguments.k in f"{case.group} {case.name}"]
-    if not chosen:
-        parser.error(f"no cell has {arguments.k!r} in its name")
-    pairs = QUICK_PAIRS if arguments.quick else 15
-    hologram = torch.device("hologram")
-    rows = [
-        common.measure(case, hologram, arguments.threads, pairs)
-        for case in tqdm(chosen, disable=None, unit="cell")
-    ]
+    _, rows = common.measured_cells(__doc__, list(cases()))
     header = ("dtype", "numbers", "torch cpu", "device", "ratio", "95 %", "bound", "")
     nanoseconds = [(f"{1e3 * t / ELEMENTS:.2f} ns" for t in (row.cpu, row.device)) for row in rows]
     lines = [

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase
+from common import ROOT, HologramTestCase
 from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
 )
+
+sys.path.append(str(ROOT / "benchmarks"))  # after test/, which has a common.py as well
+from steps import GPT
 
 RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
 
@@ -33,37 +37,8 @@ def mlp(device: str) -> nn.Module:
     ).to(device)
 
 
-class Block(nn.Module):
-    """A layer of a GPT: attention and a perceptron, each after a norm, with dropout."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, _ = x.shape
-        parts = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, -1)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.dropout(self.out(attended.transpose(1, 2).reshape(x.shape)), 0.1, self.training)
-        hidden = F.gelu(self.up(self.norms[1](x)), approximate="tanh")
-        return x + F.dropout(self.down(hidden), 0.1, self.training)
-
-
-class GPT(nn.Module):
-    def __init__(self, words: int = 50, width: int = 32, layers: int = 2, length: int = 16) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = F.dropout(self.words(tokens) + self.places(places), 0.1, self.training)
-        return self.norm(self.blocks(x)) @ self.words.weight.t()
+def small_gpt() -> nn.Module:
+    return GPT(width=32, layers=2, heads=4, length=16)
 
 
 class Digits(nn.Module):
@@ -124,7 +99,7 @@ class TestPrograms(HologramTestCase):
 
     def test_step_of_a_gpt_is_at_most_two_programs(self):
         torch.manual_seed(0)
-        model = GPT().to("hologram")
+        model = small_gpt().to("hologram")
         tokens = torch.randint(50, (2, 16)).to("hologram")
         self.check_steps(
             model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
@@ -136,13 +111,13 @@ class TestPrograms(HologramTestCase):
         x, target = torch.rand(4, 1, 8, 8).to("hologram"), torch.arange(4).to("hologram")
         self.check_steps(model, lambda: F.cross_entropy(model(x), target))
 
-    @parametrize("make", [GPT, Digits])
+    @parametrize("make", [small_gpt, Digits])
     def test_models_train_as_on_the_cpu(self, make):
         """Without dropout, whose numbers are the device's own."""
         torch.manual_seed(0)
         start = make()
-        inputs = torch.randint(50, (2, 16)) if make is GPT else torch.rand(4, 1, 8, 8)
-        target = inputs.flatten() if make is GPT else torch.arange(4)
+        inputs = torch.randint(50, (2, 16)) if make is small_gpt else torch.rand(4, 1, 8, 8)
+        target = inputs.flatten() if make is small_gpt else torch.arange(4)
         runs = {}
         for device in ("cpu", "hologram"):
             model = copy.deepcopy(start).to(device)

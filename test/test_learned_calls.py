@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase
+from common import ROOT, HologramTestCase
 from torch import Tensor
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
 )
+
+from torch_hologram import _C
 
 RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
 only_recorded = pytest.mark.skipif(
@@ -235,6 +238,17 @@ class TestLearnedCalls(HologramTestCase):
             self.assertEqual(x.scatter_add(0, i, v), before)
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+class TestTable(HologramTestCase):
+    def test_rows_are_of_operators_that_reach_it(self):
+        """Every one has an overload with a kernel for the device, or is called by such a one."""
+        source = (ROOT / "csrc/aten/learned_call.cpp").read_text()
+        table = source.partition("learnable() {")[2].partition("return *names;")[0]
+        rows = set(re.findall(r'"(\w+)"', table))
+        self.assertGreater(len(rows), 60)
+        served = {name.removeprefix("aten::").split(".")[0] for name, _ in _C.operator_table()}
+        self.assertEqual(rows - served, {"convolution", "convolution_backward"})
 
 
 class TestBadInput(HologramTestCase):

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -39,21 +40,21 @@ const std::unordered_set<std::string>& learnable() {
   static const auto* names = new std::unordered_set<std::string>{
       // Elements by their indices; with a mask among these their number depends on values, see
       // describe().
-      "index", "_unsafe_index", "index_select", "index_add", "index_add_", "index_copy",
-      "index_copy_", "index_fill", "index_fill_", "_index_put_impl_", "gather", "take", "scatter",
-      "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "embedding",
-      "embedding_dense_backward", "masked_fill", "masked_fill_", "masked_scatter",
+      "index", "index_select", "index_add", "index_add_", "index_copy", "index_copy_",
+      "index_fill_", "_index_put_impl_", "gather", "take", "scatter", "scatter_", "scatter_add",
+      "scatter_add_", "scatter_reduce", "scatter_reduce_", "embedding_dense_backward",
+      "masked_fill_",
       // Put together and moved.
-      "cat", "copy_", "fill_", "zero_", "flip", "roll", "tril", "tril_", "triu", "triu_", "arange",
-      "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d",
-      "replication_pad2d", "reflection_pad2d_backward", "replication_pad2d_backward",
-      "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "isneginf", "isposinf", "eye",
+      "cat", "copy_", "fill_", "zero_", "flip", "roll", "tril", "tril_", "triu", "triu_",
+      "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+      "reflection_pad2d_backward", "replication_pad2d_backward", "pixel_shuffle", "pixel_unshuffle",
+      "im2col", "col2im", "isneginf", "isposinf",
       // Truth values.
       "bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_",
       // Sorted.
       "sort", "topk",
       // Products, convolutions, attention.
-      "addmv", "baddbmm", "addbmm", "mv", "dot", "convolution", "convolution_backward",
+      "addmv", "baddbmm", "addbmm", "dot", "convolution", "convolution_backward",
       "_scaled_dot_product_flash_attention_for_cpu",
       "_scaled_dot_product_flash_attention_for_cpu_backward",
       // Pooling and resampling.
@@ -114,6 +115,9 @@ struct Results {
   static constexpr int kMostLooks = 4;
   int looks = 1;
   mutable std::atomic<bool> missed = false;
+  bool is_to_be_looked_at() const {
+    return missed.load(std::memory_order_relaxed) && looks < kMostLooks;
+  }
 };
 using KnownResults = std::shared_ptr<const Results>;
 
@@ -204,34 +208,24 @@ IValue without_tensors(const IValue& value) {
   return value;
 }
 
-// A new tensor whose memory an instruction writes first, with strides.
-Tensor make_strided(Window& window, const TensorShape& shape, size_t bytes,
-                    c10::DeviceIndex device) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(bytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), shape.dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
-  block_of(tensor.storage().data_ptr())->born = window.open_program();
-  return tensor;
-}
-
 }  // namespace
 
 struct LearnedCalls::Table {
-  static constexpr size_t kMost = 256;  // asked for lately, and as many before
+  static constexpr size_t kMost = 256;  // asked for lately, and as many earlier
 
   using Rows = std::unordered_map<KeptKey, KnownResults, KeyHash, SameKey>;
   std::shared_mutex mutex;
-  Rows lately, before;
+  Rows lately, earlier;
 
   KnownResults find(KeyWords key) {
     {
       const std::shared_lock lock(mutex);
       if (const auto found = lately.find(key); found != lately.end()) return found->second;
-      if (before.empty()) return nullptr;
+      if (earlier.empty()) return nullptr;
     }
     const std::unique_lock lock(mutex);
-    const auto found = before.find(key);
-    if (found == before.end()) return nullptr;
+    const auto found = earlier.find(key);
+    if (found == earlier.end()) return nullptr;
     KnownResults results = found->second;
     add(key, results);
     return results;
@@ -244,7 +238,7 @@ struct LearnedCalls::Table {
  private:
   void add(KeyWords key, KnownResults results) {
     if (lately.size() == kMost) {
-      before = std::move(lately);
+      earlier = std::move(lately);
       lately.clear();
     }
     lately[KeptKey(key.begin(), key.end())] = std::move(results);
@@ -278,6 +272,8 @@ class Attempt {
 
   c10::DeviceIndex device() const { return tensors[0].device().index(); }
 
+  KeyWords words() const { return {key.data(), key.size()}; }
+
   Key key;
   c10::SmallVector<Tensor, 4> tensors;  // with elements
   c10::SmallVector<Seat, 4> seats;
@@ -302,32 +298,12 @@ class Attempt {
     if (value.isTensor()) return add(value.toTensor(), -1);
     if (value.isNone()) return put(kNone);
     if (value.isInt()) return put(kInt, value.toInt());
-    if (value.isDouble()) return put(kDouble, std::bit_cast<int64_t>(value.toDouble()));
+    if (value.isDouble()) return put(kDouble, word_of(value.toDouble()));
     if (value.isBool()) return put(kBool, value.toBool());
-    if (value.isIntList()) {
-      const auto list = value.toIntList();
-      put(kInts, static_cast<int64_t>(list.size()));
-      for (const int64_t number : list) key.push_back(number);
-      return true;
-    }
-    if (value.isDoubleList()) {
-      const auto list = value.toDoubleList();
-      put(kDoubles, static_cast<int64_t>(list.size()));
-      for (const double number : list) key.push_back(std::bit_cast<int64_t>(number));
-      return true;
-    }
-    if (value.isBoolList()) {
-      const auto list = value.toBoolList();
-      put(kBools, static_cast<int64_t>(list.size()));
-      for (const bool flag : list) key.push_back(flag);
-      return true;
-    }
-    if (value.isString()) {
-      const std::string& text = value.toStringRef();
-      put(kString, static_cast<int64_t>(text.size()));
-      for (const char letter : text) key.push_back(letter);
-      return true;
-    }
+    if (value.isIntList()) return put_each(kInts, value.toIntList());
+    if (value.isDoubleList()) return put_each(kDoubles, value.toDoubleList());
+    if (value.isBoolList()) return put_each(kBools, value.toBoolList());
+    if (value.isString()) return put_each(kString, value.toStringRef());
     if (value.isTensorList()) {
       const auto list = value.toTensorList();
       put(kList, static_cast<int64_t>(list.size()));
@@ -386,6 +362,17 @@ class Attempt {
     return true;
   }
 
+  static int64_t word_of(int64_t number) { return number; }
+  static int64_t word_of(double number) { return std::bit_cast<int64_t>(number); }
+  static int64_t word_of(bool flag) { return flag; }
+  static int64_t word_of(char letter) { return letter; }
+  template <class List>
+  bool put_each(Tag tag, const List& list) {
+    put(tag, static_cast<int64_t>(list.size()));
+    for (const typename List::value_type element : list) key.push_back(word_of(element));
+    return true;
+  }
+
   // Whether nothing that is written shares its memory with anything else: torch's kernels look at
   // storages, and those of a program are all different ones.
   bool keeps_apart() const {
@@ -402,16 +389,17 @@ class Attempt {
   bool written_ = false;
 };
 
-// What a tensor that may be written was like before the kernel ran.
-struct Before {
+// What a tensor that may be written is like.
+struct Form {
   void* data;
   Sizes sizes, strides;
-  explicit Before(const Tensor& tensor)
+  explicit Form(const Tensor& tensor)
       : data(tensor.unsafeGetTensorImpl()->unsafe_storage().mutable_data_ptr().get()),
         sizes(tensor.sizes().begin(), tensor.sizes().end()),
         strides(tensor.strides().begin(), tensor.strides().end()) {}
-  bool operator==(const Before&) const = default;
+  bool operator==(const Form&) const = default;
 };
+using Forms = std::vector<Form>;
 
 // What the results are, if such calls can be recorded.
 std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
@@ -438,6 +426,62 @@ std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
   return result;
 }
 
+// What a call was that has been made, with its results on the stack. `forms`: of its tensors,
+// before.
+std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
+                                    const ResultRequests& requests, at::ArrayRef<IValue> made) {
+  auto results = std::make_shared<Results>();
+  if (forms != Forms(attempt.tensors.begin(), attempt.tensors.end())) return results;
+  bool writes = std::ranges::any_of(attempt.seats, &Seat::written);
+  for (const IValue& value : made) {
+    std::optional<Return> result = return_of(value, attempt, requests);
+    if (!result) return results;
+    writes = writes || result->kind == Return::Kind::fresh;
+    results->all.push_back(std::move(*result));
+  }
+  results->recordable = writes;
+  return results;
+}
+
+// Replaces the last `arguments` on the stack by results that are recorded.
+void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
+            const KnownResults& known, Stack& stack, size_t arguments) {
+  const auto device = attempt.device();
+  Window& window = current_window(device);
+  auto body = std::make_shared<OperatorCall>(name, op);
+  c10::SmallVector<const Tensor*, 6> reads, writes;
+  for (size_t i = 0; i < attempt.tensors.size(); ++i) {
+    reads.push_back(&attempt.tensors[i]);
+    if (attempt.seats[i].written) writes.push_back(&attempt.tensors[i]);
+    body->shapes.emplace_back(attempt.tensors[i]);
+  }
+  body->first_fresh = reads.size() + writes.size();
+  body->seats = attempt.seats;
+  body->empty = std::move(attempt.empty);
+  body->results = known;
+  body->device = device;
+  const auto begin = stack.end() - static_cast<ptrdiff_t>(arguments);
+  for (auto value = begin; value != stack.end(); ++value) {
+    body->arguments.push_back(without_tensors(*value));
+  }
+  Stack results;
+  results.reserve(known->all.size());  // `writes` has addresses of it
+  for (const Return& result : known->all) {
+    switch (result.kind) {
+      case Return::Kind::undefined: results.emplace_back(Tensor()); break;
+      case Return::Kind::argument: results.emplace_back(attempt.tensors[result.seat]); break;
+      case Return::Kind::fresh:
+        results.emplace_back(make_result(window, result.shape->sizes, result.shape->strides,
+                                         result.shape->dtype, result.bytes, device));
+        writes.push_back(&results.back().toTensor());
+        break;
+    }
+  }
+  record_call(name, {reads.data(), reads.size()}, {writes.data(), writes.size()}, std::move(body));
+  stack.erase(begin, stack.end());
+  std::ranges::move(results, std::back_inserter(stack));
+}
+
 }  // namespace
 
 std::unique_ptr<LearnedCalls> LearnedCalls::of(const c10::OperatorHandle& op) {
@@ -458,69 +502,21 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
     kernel();
     return;
   }
-  const KnownResults known = table_->find({attempt.key.data(), attempt.key.size()});
-  if (known == nullptr ||
-      (known->missed.load(std::memory_order_relaxed) && known->looks < Results::kMostLooks)) {
-    const std::vector<Before> before(attempt.tensors.begin(), attempt.tensors.end());
+  const KnownResults known = table_->find(attempt.words());
+  if (known == nullptr || known->is_to_be_looked_at()) {
+    const Forms forms(attempt.tensors.begin(), attempt.tensors.end());
     const ResultRequests requests;
     kernel();
-    auto results = std::make_shared<Results>();
+    const at::ArrayRef<IValue> all(stack);
+    auto results =
+        results_of(attempt, forms, requests, all.slice(all.size() - op_.schema().returns().size()));
     if (known != nullptr) results->looks = known->looks + 1;
-    const size_t count = op_.schema().returns().size();
-    bool writes = std::ranges::any_of(attempt.seats, &Seat::written);
-    results->recordable = std::ranges::equal(
-        before, attempt.tensors,
-        [](const Before& was, const Tensor& tensor) { return was == Before(tensor); });
-    for (size_t i = stack.size() - count; results->recordable && i < stack.size(); ++i) {
-      std::optional<Return> result = return_of(stack[i], attempt, requests);
-      results->recordable = result.has_value();
-      if (!result) break;
-      writes = writes || result->kind == Return::Kind::fresh;
-      results->all.push_back(std::move(*result));
-    }
-    results->recordable = results->recordable && writes;
-    table_->keep({attempt.key.data(), attempt.key.size()}, std::move(results));
-    return;
-  }
-  if (!known->recordable) {
+    table_->keep(attempt.words(), std::move(results));
+  } else if (known->recordable) {
+    note_delegated(schema.counter, attempt.device());
+    record(name_, op_, attempt, known, stack, schema.argument_count);
+  } else {
     kernel();
-    return;
-  }
-  const auto device = attempt.device();
-  Window& window = current_window(device);
-  auto body = std::make_shared<OperatorCall>(name_, op_);
-  c10::SmallVector<const Tensor*, 6> reads, writes;
-  for (size_t i = 0; i < attempt.tensors.size(); ++i) {
-    reads.push_back(&attempt.tensors[i]);
-    if (attempt.seats[i].written) writes.push_back(&attempt.tensors[i]);
-    body->shapes.emplace_back(attempt.tensors[i]);
-  }
-  body->first_fresh = reads.size() + writes.size();
-  body->seats = attempt.seats;
-  body->empty = std::move(attempt.empty);
-  body->results = known;
-  body->device = device;
-  std::vector<Tensor> fresh;
-  fresh.reserve(known->all.size());
-  for (const Return& result : known->all) {
-    if (result.kind != Return::Kind::fresh) continue;
-    writes.push_back(
-        &fresh.emplace_back(make_strided(window, *result.shape, result.bytes, device)));
-  }
-  const auto begin = stack.end() - static_cast<ptrdiff_t>(schema.argument_count);
-  for (auto value = begin; value != stack.end(); ++value) {
-    body->arguments.push_back(without_tensors(*value));
-  }
-  note_delegated(schema.counter, device);
-  record_call(name_, {reads.data(), reads.size()}, {writes.data(), writes.size()}, std::move(body));
-  stack.erase(begin, stack.end());
-  size_t next = 0;
-  for (const Return& result : known->all) {
-    switch (result.kind) {
-      case Return::Kind::undefined: stack.emplace_back(Tensor()); break;
-      case Return::Kind::argument: stack.emplace_back(attempt.tensors[result.seat]); break;
-      case Return::Kind::fresh: stack.emplace_back(std::move(fresh[next++])); break;
-    }
   }
 }
 

@@ -373,6 +373,15 @@ bool prepare(const OperandRules& rules, at::ArrayRef<Argument> in, const Tensor*
          Preparation(rules, in, out, prepared).run(fresh);
 }
 
+// Without sizes yet.
+static Tensor make_unwritten(Window& window, size_t nbytes, caffe2::TypeMeta dtype,
+                             c10::DeviceIndex device) {
+  auto out = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(nbytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+  block_of(out.storage().data_ptr())->born = window.open_program();
+  return out;
+}
+
 Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
                    c10::DeviceIndex device) {
   uint64_t nbytes = 0;
@@ -382,11 +391,15 @@ Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
     // What a broadcast operand has without memory, its result needs: torch's words for it.
     at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
   }
-  auto out = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(nbytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(type));
+  Tensor out = make_unwritten(window, nbytes, c10::scalarTypeToTypeMeta(type), device);
   out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  block_of(out.storage().data_ptr())->born = window.open_program();
+  return out;
+}
+
+Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                   caffe2::TypeMeta dtype, size_t nbytes, c10::DeviceIndex device) {
+  Tensor out = make_unwritten(window, nbytes, dtype, device);
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return out;
 }
 

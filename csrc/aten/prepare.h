@@ -59,5 +59,8 @@ bool prepare(const OperandRules& rules, at::ArrayRef<Argument> in, const at::Ten
 // A new tensor whose memory is written by an instruction first.
 at::Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,
                        c10::DeviceIndex device);
+// The same with strides, in a storage of so many bytes.
+at::Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                       caffe2::TypeMeta dtype, size_t nbytes, c10::DeviceIndex device);
 
 }  // namespace hologram::aten

@@ -25,14 +25,12 @@ Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* share
       lock_(alone_ ? own_lock_ : *shared),
       open_(next_program_number()),
       runner_(plans, queue, scratch, alone_) {
-  find_bounds();
+  set_bounds(scratch.most_bytes());
 }
 
 Window::~Window() = default;
 
-void Window::find_bounds() noexcept {
-  const size_t memory = scratch_.most_bytes();
-  const std::lock_guard guard(lock_);
+void Window::set_bounds(size_t memory) noexcept {
   most_bytes_ = std::min(kMostBytes, memory);
   most_retired_ = std::min(kMostRetired, memory / kShareOfRetired);
 }
@@ -162,11 +160,12 @@ void Window::flush(FlushReason reason) {
     origin = locate_();
   {
     const std::lock_guard running(executing_);
-    find_bounds();
+    const size_t memory = scratch_.most_bytes();
     uint64_t number;
     {
       const std::lock_guard guard(lock_);
       if (current_->program.code.empty()) return;
+      set_bounds(memory);
       std::swap(current_, running_);
       number = open_.load(std::memory_order_relaxed);
       open_.store(next_program_number(), std::memory_order_relaxed);

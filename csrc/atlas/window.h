@@ -210,8 +210,8 @@ class Window {
   inline static std::atomic<bool> contracting_{false};
   inline static std::atomic<bool> keeping_{false};
 
-  // The bounds of programs, by the memory that there is now.
-  void find_bounds() noexcept;
+  // The bounds of programs, by the memory that there is. Under lock_, once others see the window.
+  void set_bounds(size_t memory) noexcept;
 
   PlanCache& plans_;
   Queue& queue_;

@@ -184,6 +184,14 @@ HOLOGRAM_INLINE void turn_of(Simd<uint32_t, W> word, Simd<float, W>& sine, Simd<
   cosine = F::from_bits(select(odd, s, c).bits() ^ middle);
 }
 
+// The pairs of Box and Muller side by side: the cosine's first.
+template <class S>
+HOLOGRAM_INLINE void put_pairs(S radius, S sine, S cosine, typename S::V* out) {
+  const S even = radius * cosine, odd = radius * sine;
+  out[0] = interleave<false>(even, odd).v;
+  out[1] = interleave<true>(even, odd).v;
+}
+
 template <int W>
 struct NormalFloats {
   using V = Native<float, W>;
@@ -194,10 +202,7 @@ struct NormalFloats {
     };
     Simd<float, W> sine, cosine;
     turn_of(words(1, 3), sine, cosine);
-    const Simd<float, W> radius = normal_radius(words(0, 2));
-    const auto even = radius * cosine, odd = radius * sine;
-    out[0] = interleave<false>(even, odd).v;
-    out[1] = interleave<true>(even, odd).v;
+    put_pairs(normal_radius(words(0, 2)), sine, cosine, out);
   }
 };
 
@@ -216,9 +221,7 @@ struct NormalDoubles {
       sine.v[i] = ::sin(angle.v[i]);
       cosine.v[i] = ::cos(angle.v[i]);
     }
-    const D even = radius * cosine, odd = radius * sine;
-    out[0] = interleave<false>(even, odd).v;
-    out[1] = interleave<true>(even, odd).v;
+    put_pairs(radius, sine, cosine, out);
   }
 };
 
