@@ -11,6 +11,7 @@
 #include <atomic>
 #include <bit>
 #include <iterator>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -79,8 +80,15 @@ struct Seat {
 
 // What a call has been given, but for the memory: shapes, dtypes and numbers.
 using Key = c10::SmallVector<int64_t, 64>;
+// What is known lives long, and comes and goes with shapes: in memory of its own, so that it leaves
+// no holes in everybody else's. Leaked on purpose: programs may hold some of it to the end.
+std::pmr::memory_resource* kept_memory() {
+  static auto* const memory = new std::pmr::synchronized_pool_resource();
+  return memory;
+}
+
 // Kept, it takes no more room than it needs; looked up, no memory is taken for it.
-using KeptKey = std::vector<int64_t>;
+using KeptKey = std::pmr::vector<int64_t>;
 using KeyWords = std::span<const int64_t>;
 struct KeyHash {
   using is_transparent = void;
@@ -108,7 +116,7 @@ struct Return {
 
 // What is known of calls that are given the same.
 struct Results {
-  std::vector<Return> all;
+  std::pmr::vector<Return> all{kept_memory()};
   bool recordable = false;
   // Kernels may go another way when they are called again: then a result is not where it should be,
   // and is copied. A few times it is looked at anew how they go about it.
@@ -162,7 +170,7 @@ class OperatorCall final : public KernelCall {
 
   // To where they should be.
   void move_results(std::span<void* const> places, const Stack& stack) const {
-    const std::vector<Return>& all = results->all;
+    const auto& all = results->all;
     c10::SmallVector<std::pair<Tensor, Tensor>, 3> moves;  // from, to
     size_t number = 0;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -211,37 +219,38 @@ IValue without_tensors(const IValue& value) {
 }  // namespace
 
 struct LearnedCalls::Table {
-  static constexpr size_t kMost = 256;  // asked for lately, and as many earlier
+  // Then the one goes that was asked for longest ago: models have some dozen of each operator's,
+  // while in a loop over batches of all lengths more would hardly be asked for again.
+  static constexpr size_t kMost = 128;
 
-  using Rows = std::unordered_map<KeptKey, KnownResults, KeyHash, SameKey>;
+  struct Row {
+    KnownResults results;
+    std::atomic<uint64_t> asked;
+  };
   std::shared_mutex mutex;
-  Rows lately, earlier;
+  std::pmr::unordered_map<KeptKey, Row, KeyHash, SameKey> rows{kept_memory()};
+  std::atomic<uint64_t> questions = 0;
 
   KnownResults find(KeyWords key) {
-    {
-      const std::shared_lock lock(mutex);
-      if (const auto found = lately.find(key); found != lately.end()) return found->second;
-      if (earlier.empty()) return nullptr;
-    }
-    const std::unique_lock lock(mutex);
-    const auto found = earlier.find(key);
-    if (found == earlier.end()) return nullptr;
-    KnownResults results = found->second;
-    add(key, results);
-    return results;
+    const std::shared_lock lock(mutex);
+    const auto found = rows.find(key);
+    if (found == rows.end()) return nullptr;
+    found->second.asked.store(++questions, std::memory_order_relaxed);
+    return found->second.results;
   }
   void keep(KeyWords key, KnownResults results) {
     const std::unique_lock lock(mutex);
-    add(key, std::move(results));
-  }
-
- private:
-  void add(KeyWords key, KnownResults results) {
-    if (lately.size() == kMost) {
-      earlier = std::move(lately);
-      lately.clear();
+    if (const auto found = rows.find(key); found != rows.end()) {
+      found->second.results = std::move(results);
+      return;
     }
-    lately[KeptKey(key.begin(), key.end())] = std::move(results);
+    if (rows.size() == kMost) {
+      const auto asked = [](const auto& row) { return row.second.asked.load(); };
+      rows.erase(std::ranges::min_element(rows, {}, asked));
+    }
+    Row& row = rows[KeptKey(key.begin(), key.end(), kept_memory())];
+    row.results = std::move(results);
+    row.asked = ++questions;
   }
 };
 
@@ -430,7 +439,9 @@ std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
 // before.
 std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
                                     const ResultRequests& requests, at::ArrayRef<IValue> made) {
-  auto results = std::make_shared<Results>();
+  auto results =
+      std::allocate_shared<Results>(std::pmr::polymorphic_allocator<Results>(kept_memory()));
+  results->all.reserve(made.size());
   if (forms != Forms(attempt.tensors.begin(), attempt.tensors.end())) return results;
   bool writes = std::ranges::any_of(attempt.seats, &Seat::written);
   for (const IValue& value : made) {

@@ -38,6 +38,8 @@ class Worker:
 
 _worker: Worker | None = None
 _streams: list = []
+# The generator that dropout draws from is the device's, not a thread's.
+_seeding = threading.Lock()
 
 # Around zero, powers of two, and beyond what the dtypes can hold.
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, 1e-40, -1e-7, 65520.0, -1e38, 1e39)
@@ -108,9 +110,10 @@ class World:
 
     def dropout(self, x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
         """The result and the mask as one tensor."""
-        if self.mine:
-            hologram.manual_seed(seed)
-        result, mask = torch.native_dropout(x, p, True)
+        with _seeding:
+            if self.mine:
+                hologram.manual_seed(seed)
+            result, mask = torch.native_dropout(x, p, True)
         return result + mask
 
     def attempt(self, call: Callable[[], object]) -> None:
