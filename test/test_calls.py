@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import sys
 
-import pytest
 import torch
 import torch.nn.functional as F
 from common import ROOT, HologramTestCase
@@ -18,8 +17,6 @@ from torch.testing._internal.common_utils import (
 
 sys.path.append(str(ROOT / "benchmarks"))  # after test/, which has a common.py as well
 from steps import GPT
-
-RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
 
 
 def stats() -> dict[str, int]:
@@ -54,7 +51,6 @@ class Digits(nn.Module):
         return self.layers(x)
 
 
-@pytest.mark.skipif(not RECORDED, reason="calls are recorded on devices that compute on the host")
 class TestPrograms(HologramTestCase):
     def setUp(self):
         super().setUp()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
 import torch
 import torch.nn.functional as F
 from common import ROOT, HologramTestCase
@@ -17,11 +16,6 @@ from torch.testing._internal.common_utils import (
 )
 
 from torch_hologram import _C
-
-RECORDED = torch.hologram.get_device_properties(0).backend == "cpu"
-only_recorded = pytest.mark.skipif(
-    not RECORDED, reason="calls are recorded on devices that compute on the host"
-)
 
 
 def randn(*sizes: int) -> Tensor:
@@ -163,7 +157,6 @@ class TestLearnedCalls(HologramTestCase):
                 sides.append([x.grad for x in leaves if x.grad is not None])
             self.assertEqual(sides[1], sides[0])
 
-    @only_recorded
     @parametrize("name", CASES)
     def test_ends_no_program(self, name):
         function, make = CASES[name]
@@ -261,7 +254,6 @@ class TestBadInput(HologramTestCase):
             x.index_select(0, bad).cpu()
         self.assertEqual(x.index_select(0, good), x.cpu()[[0, 5]])
 
-    @only_recorded
     def test_what_depends_on_it_fails_and_the_rest_is_done(self):
         x = randn(6, 4).to("hologram")
         bad = torch.tensor([0, 6]).to("hologram")

@@ -451,10 +451,14 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
   return data_of(make_block(pool, device, allocate_bytes(pool, nbytes, device), nbytes), device);
 }
 
+// The device whose memory results and temporaries of CPU kernels can be, -1 for none.
+static c10::DeviceIndex in_reach_of_host(c10::DeviceIndex device) noexcept {
+  const bool in_reach = device >= 0 && device_memory(device).host_addressable();
+  return in_reach ? device : c10::DeviceIndex(-1);
+}
+
 ResultsFromPool::ResultsFromPool(c10::DeviceIndex device) noexcept
-    : before_(std::exchange(results_device, device >= 0 && device_memory(device).host_addressable()
-                                                ? device
-                                                : c10::DeviceIndex(-1))) {
+    : before_(std::exchange(results_device, in_reach_of_host(device))) {
   if (device >= 0) begin_activity_of(this, device);  // the kernel, for a profiler of the device
 }
 
@@ -466,7 +470,7 @@ ResultsFromPool::~ResultsFromPool() {
 PlacedResults::PlacedResults(c10::DeviceIndex device, std::span<Place> places) noexcept
     : places_(places),
       outer_(std::exchange(placed_results, this)),
-      before_(std::exchange(results_device, device)) {}
+      before_(std::exchange(results_device, in_reach_of_host(device))) {}
 
 PlacedResults::~PlacedResults() {
   results_device = before_;

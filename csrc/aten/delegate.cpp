@@ -205,8 +205,7 @@ QuickOperator::QuickOperator(const c10::OperatorHandle& op) : op_(op) {
   auto kernel = std::make_unique<DelegateKernel>(op);
   const CallSchema& schema = kernel->schema();
   counter_ = &schema.counter;
-  always_boxed_ = schema.asks_requires_grad;
-  learns_ = kernel->learns();
+  always_boxed_ = schema.asks_requires_grad || kernel->learns();  // which may record the call
   for (const auto& arg : schema.args) {
     written_ |= uint64_t{arg.written} << arg.position;
   }

@@ -26,6 +26,7 @@
 #include "aten/prepare.h"
 #include "aten/record_call.h"
 #include "aten/report.h"
+#include "aten/transfer.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {
@@ -184,7 +185,10 @@ class OperatorCall final : public KernelCall {
       moves.emplace_back(in_a_place ? made.clone() : made, all[i].shape->over(place));
     }
     for (const auto& [from, to] : moves) to.copy_(from);
-    if (!moves.empty()) results->missed.store(true, std::memory_order_relaxed);
+    // Where the host cannot touch the memory, all of them are copies.
+    if (!moves.empty() && is_host_addressable(device)) {
+      results->missed.store(true, std::memory_order_relaxed);
+    }
   }
 
   static void seat(IValue& value, int32_t item, Tensor tensor) {
@@ -276,7 +280,7 @@ class Attempt {
       }
       if (!add(value)) return false;
     }
-    return !tensors.empty() && takes_calls(device()) && keeps_apart();
+    return !tensors.empty() && keeps_apart();
   }
 
   c10::DeviceIndex device() const { return tensors[0].device().index(); }

@@ -39,7 +39,7 @@ bool is_plain_product(const Tensor& a, const Tensor& b, int64_t rank) {
     return false;
   }
   const auto device = a.device().index();
-  return is_recordable(a, device) && is_recordable(b, device) && takes_calls(device);
+  return is_recordable(a, device) && is_recordable(b, device);
 }
 
 template <class Op>

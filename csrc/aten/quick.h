@@ -34,8 +34,6 @@ class QuickOperator {
   const c10::BoxedKernel& boxed() const { return boxed_; }
   OpCounter& counter() const { return *counter_; }
   bool always_boxed() const { return always_boxed_; }
-  // Whether the boxed delegate may record its calls on a device.
-  bool records_on(c10::DeviceIndex device) const { return learns_ && takes_calls(device); }
   // Whether the argument at this position is written, by the schema.
   bool writes(size_t position) const { return (written_ >> position & 1) != 0; }
 
@@ -44,7 +42,7 @@ class QuickOperator {
   c10::BoxedKernel boxed_;
   OpCounter* counter_;
   uint64_t written_ = 0;
-  bool always_boxed_ = false, learns_ = false;
+  bool always_boxed_ = false;
 };
 
 // The state of one call: which device, which aliases.
@@ -277,7 +275,7 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
   Result operator()(c10::DispatchKeySet keys, Args... args) {
     QuickCall call;
     const bool served = (call.accepts(args) && ...) && call.has_device();
-    if (C10_UNLIKELY(!served || op_.always_boxed() || op_.records_on(call.device()))) {
+    if (C10_UNLIKELY(!served || op_.always_boxed())) {
       return c10::impl::BoxedKernelWrapper<Result(Args...)>::call(op_.boxed(), op_.handle(), keys,
                                                                   std::forward<Args>(args)...);
     }

@@ -58,10 +58,6 @@ void KernelCall::run(std::span<void* const> memory) {
   }
 }
 
-bool takes_calls(c10::DeviceIndex device) {
-  return hologram::device(device).properties().computes_on_host;
-}
-
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
   const auto* impl = tensor.unsafeGetTensorImpl();
   return is_plain_strided(impl) && impl->device().index() == device && impl->numel() != 0 &&

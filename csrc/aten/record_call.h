@@ -59,9 +59,6 @@ class TensorCall final : public KernelCall {
   c10::SmallVector<TensorShape, 4> shapes_;
 };
 
-// Whether a device's programs may have calls of torch's CPU kernels.
-bool takes_calls(c10::DeviceIndex device);
-
 // Whether a call can read a tensor: with elements, of the device, in memory that can be recorded.
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device);
 

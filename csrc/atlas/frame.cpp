@@ -9,6 +9,7 @@
 #include "atlas/call.h"
 #include "atlas/error.h"
 #include "atlas/overlap.h"
+#include "atlas/queue.h"
 
 namespace hologram {
 
@@ -88,6 +89,54 @@ Frame::Pass::Pass(Frame& frame, size_t number)
 void Frame::Pass::call() {
   if (batch_->members.empty()) return;  // what it reads is missing
   frame_.program_->bodies[batch_->call]->run({frame_.operands_.data(), frame_.operands_.size()});
+}
+
+std::vector<Frame::Pass::Touched> Frame::Pass::touched_by_call() const {
+  std::vector<Touched> all;
+  const Program& program = *frame_.program_;
+  for (const auto& member : batch_->members) {
+    const size_t reads = program.reads_of(program.calls[batch_->call]).size();
+    for (size_t i = 0; i < member.accesses.size(); ++i) {
+      const AccessKey& key = program.accesses[member.accesses[i]];
+      const auto count = static_cast<size_t>(program.counts[key.space]);
+      all.push_back(
+          {static_cast<char*>(frame_.operands_[i]), count * dtype_size(key.dtype), i >= reads});
+    }
+  }
+  return all;
+}
+
+void Frame::Pass::call_on_copies(Queue& queue) {
+  if (batch_->members.empty()) return;
+  constexpr std::align_val_t kAlignment{64};  // as the pool's
+  struct Free {
+    void operator()(void* memory) const { ::operator delete(memory, kAlignment); }
+  };
+  const auto touched = touched_by_call();
+  std::vector<std::unique_ptr<void, Free>> copies;
+  std::vector<void*> memory;
+  for (size_t i = 0; i < touched.size(); ++i) {
+    const auto& [device, bytes, written] = touched[i];
+    // What is read and written has one copy.
+    const auto same = std::ranges::find_if(touched, [&](const Touched& other) {
+      return other.memory == device && other.bytes == bytes;
+    });
+    if (const auto first = static_cast<size_t>(same - touched.begin()); first < i) {
+      memory.push_back(memory[first]);
+      continue;
+    }
+    copies.emplace_back(::operator new(bytes, kAlignment));
+    memory.push_back(copies.back().get());
+    if (!written) queue.copy(memory.back(), device, bytes, Direction::to_host);
+  }
+  queue.wait(queue.last());
+  frame_.program_->bodies[batch_->call]->run(memory);
+  for (size_t i = 0; i < touched.size(); ++i) {
+    if (touched[i].written) {
+      queue.copy(touched[i].memory, memory[i], touched[i].bytes, Direction::to_device);
+    }
+  }
+  queue.wait(queue.last());
 }
 
 void Frame::Pass::fail(const std::exception& error) {

@@ -17,6 +17,8 @@
 
 namespace hologram {
 
+class Queue;
+
 // Why an instruction was not executed.
 struct Failure {
   std::string what;
@@ -90,6 +92,16 @@ class Frame {
     // enqueued and before what is enqueued later; it is done on return, or has thrown.
     bool is_call() const noexcept { return batch_->is_call(); }
     void call();
+    // The same where the host cannot touch the memory: over copies, which the queue makes. Waits
+    // for it.
+    void call_on_copies(Queue& queue);
+    // What a call touches, for queues that look after order: addresses, bytes, whether it writes.
+    struct Touched {
+      char* memory;
+      size_t bytes;
+      bool written;
+    };
+    std::vector<Touched> touched_by_call() const;
     // It cannot run, and has stored nothing.
     void fail(const std::exception& error);
 

@@ -77,10 +77,28 @@ static void append_ranges(const Group& group, std::span<const Binding> bindings,
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const auto& code = static_cast<const cpu::Code&>(*compiled->code);
-  std::vector<OwnBindings> passes;
+  std::vector<OwnBindings> passes;  // from `first` on, not enqueued yet
   std::vector<Range> ranges;
+  size_t first = 0;
+  const auto enqueue = [&] {
+    // std::function copies what it holds.
+    auto kept = std::make_shared<std::vector<OwnBindings>>(std::exchange(passes, {}));
+    push(
+        [this, compiled, kept, first, mode = frame.program().float_mode] {
+          const FloatModeGuard guard(mode);
+          for (size_t i = 0; i < kept->size(); ++i)
+            run(*compiled, first + i, (*kept)[i].bindings());
+        },
+        [compiled, first] { return describe_pass(*compiled, first); }, std::exchange(ranges, {}));
+  };
   for (size_t i = 0; i < code.groups.size(); ++i) {
     Frame::Pass pass(frame, i);
+    if (pass.is_call()) {
+      if (!passes.empty()) enqueue();
+      first = i + 1;
+      call(pass, [compiled, i] { return describe_pass(*compiled, i); });
+      continue;
+    }
     passes.emplace_back(compiled->plan.batches[i].group, pass.bindings());
     if (options_.failing_launches.contains(++passes_submitted_)) {
       passes.back() = OwnBindings(compiled->plan.batches[i].group, {});
@@ -89,14 +107,28 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     append_ranges(compiled->plan.batches[i].group, passes.back().bindings(), ranges);
     passes.back().translate([this](void* address) { return bytes_of(address); });
   }
-  // std::function copies what it holds.
-  auto kept = std::make_shared<std::vector<OwnBindings>>(std::move(passes));
-  return push(
-      [this, compiled, kept, mode = frame.program().float_mode] {
-        const FloatModeGuard guard(mode);
-        for (size_t i = 0; i < kept->size(); ++i) run(*compiled, i, (*kept)[i].bindings());
-      },
-      [compiled] { return describe_pass(*compiled, 0); }, ranges);
+  if (!passes.empty()) enqueue();
+  return last();
+}
+
+// Torch's CPU kernels know no queue: it catches up before one, which has run on return.
+void Queue::call(Frame::Pass& pass, Order::Text what) {
+  std::vector<Range> ranges;
+  for (const auto& touched : pass.touched_by_call()) {
+    ranges.push_back({touched.memory, touched.memory + touched.bytes, touched.written});
+  }
+  push([] {}, std::move(what), ranges);
+  try {
+    if (options_.own_memory) {
+      pass.call_on_copies(*this);
+    } else {
+      lend();
+      pass.call();
+      take_back();
+    }
+  } catch (const std::exception& error) {
+    pass.fail(error);
+  }
 }
 
 void Queue::run(const Compiled& compiled, size_t pass, std::span<const Binding> bindings) {

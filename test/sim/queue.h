@@ -69,6 +69,7 @@ class Queue final : public hologram::Queue {
   using Task = std::function<void()>;
   Ticket push(Task task, Order::Text what = {}, const std::vector<Range>& ranges = {});
   void work();
+  void call(hologram::Frame::Pass& pass, Order::Text what);
   void run(const hologram::Compiled& compiled, size_t pass,
            std::span<const hologram::Binding> bindings);
   void transfer(const char* what, size_t bytes, const Task& task);
