@@ -19,6 +19,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 PASS = "hologram::"  # how events of the device's own start
+CALL = "hologram::pass (aten::"  # kernels of torch's that run as instructions
 FLUSH = "hologram::flush"  # planning: what runs are the passes inside it
 
 
@@ -34,7 +35,7 @@ class Kind(Enum):
 # Matrix products, convolutions, attention and whole recurrent layers.
 _PRODUCTS = frozenset(
     """
-    mm addmm bmm baddbmm addbmm addmv mv dot linear _addmm_activation mkldnn_convolution
+    mm addmm bmm baddbmm addbmm addmv mv dot linear _addmm_activation convolution mkldnn_convolution
     mkldnn_convolution_backward _slow_conv2d_forward _slow_conv2d_backward thnn_conv2d
     slow_conv3d_forward slow_conv_transpose2d slow_conv_dilated2d convolution_overrideable
     convolution_backward_overrideable convolution_backward mkldnn_linear mkldnn_rnn_layer
@@ -50,6 +51,9 @@ _NO_KERNELS = frozenset("empty empty_strided empty_like resize_ set_ _local_scal
 @cache
 def _kind_of(name: str, overload: str, cpu: bool) -> Kind:
     """The kind of an event's own time. Off the CPU what is recorded takes its time later."""
+    if name.startswith(CALL):
+        called = name.removeprefix(CALL).removesuffix(")")
+        return Kind.PRODUCTS if called in _PRODUCTS else Kind.OTHERS
     if name.startswith(PASS):
         return Kind.NEITHER if name.startswith(FLUSH) else Kind.OURS
     if not name.startswith("aten::"):
@@ -115,8 +119,10 @@ def _profiled(run: Callable[[], None]) -> list[_Event]:
         if open_events:
             outer = open_events[-1][1]
             outer.own -= event.own
-            event.delegated = outer.delegated or (
-                _full(outer.name, outer.overload) in _served("delegated")
+            event.delegated = (
+                outer.delegated
+                or outer.name.startswith(CALL)
+                or _full(outer.name, outer.overload) in _served("delegated")
             )
         open_events.append((-negative_end, event))
         found.append(event)
@@ -150,7 +156,8 @@ def account(
         for event in _profiled(run):
             kind = _kind_of(event.name, event.overload, cpu or event.delegated)
             overhead = inner_cost if event.delegated else cost
-            total[kind] += event.own if kind is Kind.OURS else max(0.0, event.own - overhead)
+            in_program = event.name.startswith(PASS)
+            total[kind] += event.own if in_program else max(0.0, event.own - overhead)
         totals.append(total)
     kernels = {
         kind.value: min(total[kind] for total in totals)

@@ -43,6 +43,7 @@ def register() -> None:
         multiprocessing,
         recording,
         safetensors,
+        training_steps,
     )
 
     sys.modules.pop(f"torch.{DEVICE_TYPE}", None)
@@ -62,6 +63,7 @@ def register() -> None:
     multiprocessing.register()
     recording.register()
     safetensors.register()
+    training_steps.register()
     _lightning_hook.register()
     compile.take_over_inductor()
 

@@ -61,7 +61,7 @@ def stream_stats(device: Device = None) -> Statistics:
         here on, or no longer), ``exported`` (an instruction on memory that somebody else may look
         at, which runs at once), ``kernel`` (a kernel of the device's vendor is launched after it:
         nobody waits), ``stream`` (an instruction of another stream uses a tensor of the program,
-        where streams have queues of their own).
+        where streams have queues of their own), ``step`` (an optimizer has taken a step).
 
     Delegated calls are counted by :func:`fallback_report`.
 

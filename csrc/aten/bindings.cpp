@@ -279,6 +279,14 @@ void bind(py::module_& m) {
       "flush",
       [](int64_t index) { hologram::device(checked(index)).channels().flush(FlushReason::user); },
       py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "end_step",
+      [] {
+        for (int index = 0; index < device_count(); ++index) {
+          if (device_if_used(index) != nullptr) current_window(index).end_step();
+        }
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_tensor", &synchronize_tensor, py::call_guard<py::gil_scoped_release>());
   m.def("synchronize_storage", [](const py::object& untyped) {
     const at::Storage storage = torch::createStorage(untyped.ptr());

@@ -10,6 +10,7 @@
 #include <array>
 #include <type_traits>
 
+#include "aten/arange.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
@@ -131,6 +132,7 @@ void register_pointwise() {
   register_losses();
   register_scans();
   register_products();
+  register_arange();
   register_random();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)

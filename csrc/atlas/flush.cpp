@@ -12,9 +12,9 @@ uint64_t next_flush_number() noexcept {
 }
 
 const char* flush_reason_name(FlushReason reason) noexcept {
-  static constexpr const char* names[] = {"read",  "user",     "synchronize", "full",
-                                          "eager", "event",    "memory",      "exit",
-                                          "mode",  "exported", "kernel",      "stream"};
+  static constexpr const char* names[] = {"read",   "user",   "synchronize", "full", "eager",
+                                          "event",  "memory", "exit",        "mode", "exported",
+                                          "kernel", "stream", "step"};
   static_assert(std::size(names) == kFlushReasons);
   return names[static_cast<size_t>(reason)];
 }

@@ -27,8 +27,9 @@ enum class FlushReason : uint8_t {
   exported,  // an instruction touches memory that somebody else may look at
   kernel,    // a vendor's kernel touches a block of the program, and is launched after it
   stream,    // another stream has to do with a block of the program
+  step,      // an optimizer has taken a step
 };
-inline constexpr int kFlushReasons = 12;
+inline constexpr int kFlushReasons = 13;
 const char* flush_reason_name(FlushReason reason) noexcept;
 
 struct WindowStats {

@@ -244,6 +244,14 @@ void Window::flush(FlushReason reason) {
     queue_.checks->raise();
 }
 
+void Window::end_step() {
+  {
+    const std::lock_guard guard(lock_);
+    if (current_->program.calls.empty()) return;
+  }
+  flush(FlushReason::step);
+}
+
 // Behind a program; of blocks that could not be computed there is nothing to be checked.
 void Window::submit_checks(const std::vector<Check>& checks, Ticket program,
                            std::shared_ptr<const Failure>& raised) {

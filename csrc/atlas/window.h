@@ -129,6 +129,12 @@ class Window {
   // on the queue.
   void flush(FlushReason reason);
 
+  // Submits a program with calls in it. An optimizer has taken a step: what comes next looks like
+  // what has been recorded, so programs that end here are the same ones again and again, and what
+  // the step has done with gives its memory back. Without calls there is little of either, and
+  // small steps had better be one program.
+  void end_step();
+
   // Every record() of the device that began before has ended when this returns, and every later one
   // sees what the caller has done before it. So where one thread declares memory shared, calls this
   // and then synchronises, and others look whether memory is shared after they have recorded, no

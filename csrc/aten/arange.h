@@ -1,0 +1,7 @@
+#pragma once
+
+namespace hologram::aten {
+
+void register_arange();
+
+}  // namespace hologram::aten
