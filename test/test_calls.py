@@ -93,6 +93,60 @@ class TestPrograms(HologramTestCase):
             if step != 0:
                 self.assertLessEqual(flushes(), 2)
 
+    def test_a_program_ends_with_its_step(self):
+        """A loop that reads nothing makes the same program at every step, and holds one step."""
+        model = mlp("hologram")
+        optimizer = torch.optim.Adam(model.parameters())
+        x = torch.rand(16, 20, device="hologram")
+        held = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            held.append(torch.hologram.memory_allocated())
+        self.assertEqual((flushes(), stats()["flushes.step"]), (6, 6))
+        self.assertLessEqual(stats()["plan_misses"], 3)
+        self.assertEqual(held[2:], held[2:3] * 4)
+
+    def test_steps_without_calls_end_no_program(self):
+        weight = torch.rand(8, device="hologram").requires_grad_()
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+        self.assertEqual(flushes(), 0)
+
+    def test_numbers_in_steps(self):
+        dtypes = (torch.int64, torch.int32, torch.float32, torch.float64, torch.bfloat16)
+        for arguments in ((5,), (2, 9), (1, 12, 3), (-4, 4, 5)):
+            for dtype in (None, *dtypes):
+                made = torch.arange(*arguments, dtype=dtype, device="hologram")
+                self.assertEqual(flushes(), 0)
+                self.assertEqual(made, torch.arange(*arguments, dtype=dtype))
+                torch.hologram.reset_stream_stats()
+
+    def test_numbers_in_steps_that_torch_counts(self):
+        for arguments in ((5.0,), (0,), (3, 0, -1), (0, 1, 0.25), (1, 2**40, 2**38)):
+            made = torch.arange(*arguments, device="hologram")
+            self.assertEqual(made, torch.arange(*arguments))
+        for arguments in ((3, 0), (0, 3, 0), (0, 3, -1), (0, float("inf"))):
+            with self.assertRaises(RuntimeError) as wanted:
+                torch.arange(*arguments)
+            with self.assertRaises(RuntimeError) as got:
+                torch.arange(*arguments, device="hologram")
+            self.assertEqual(str(got.exception), str(wanted.exception))
+
+    def test_one_hot(self):
+        classes = torch.arange(12) % 5
+        ours = classes.to("hologram")
+        F.one_hot(ours, 5)  # the first call of its kernel
+        torch.hologram.synchronize()
+        torch.hologram.reset_stream_stats()
+        made = F.one_hot(ours, 5) * 2
+        self.assertEqual(flushes(), 0)
+        self.assertEqual(made, F.one_hot(classes, 5) * 2)
+
     def test_step_of_a_gpt_is_at_most_two_programs(self):
         torch.manual_seed(0)
         model = small_gpt().to("hologram")
