@@ -211,6 +211,41 @@ class TestPrograms(HologramTestCase):
         self.assertEqual((stats()["calls"], stats()["passes"]), (1, 1))
         self.assertEqual(y, F.gelu(layer.cpu()(x.cpu())))
 
+    def counted(self, function) -> tuple[int, int]:
+        """Calls and passes of what a function records."""
+        torch.hologram.synchronize()
+        torch.hologram.reset_stream_stats()
+        kept = function()  # noqa: F841 what nobody keeps is not made
+        torch.hologram.synchronize()
+        return stats()["calls"], stats()["passes"]
+
+    def test_bias_activation_dropout_and_residual_are_one_pass(self):
+        layer = nn.Linear(16, 16).to("hologram")
+        x = torch.rand(4, 16).to("hologram")
+        with torch.no_grad():
+            run = lambda: x + F.dropout(F.gelu(layer(x)), 0.5)  # noqa: E731
+            self.assertEqual(self.counted(run), (1, 1))
+
+    def test_batch_norm_in_inference_is_in_its_neighbours_pass(self):
+        x = torch.rand(2, 8, 6, 6).to("hologram")
+        model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)).to("hologram")
+        model.eval()
+        with torch.no_grad():
+            run = lambda: F.relu(model(x) + x) * 2  # noqa: E731
+            run()
+            # The channels' factors, and the elements.
+            self.assertEqual(self.counted(run), (1, 2))
+
+    def test_backward_of_products_copies_nothing(self):
+        """The transposes of a backward are views."""
+        x, w, v = (torch.rand(6, 6).to("hologram").requires_grad_() for _ in range(3))
+
+        def run() -> None:
+            ((x @ w.t()) @ v).backward(torch.ones(6, 6, device="hologram"))
+            x.grad = w.grad = v.grad = None
+
+        self.assertEqual(self.counted(run), (6, 1))  # the ones
+
     def test_a_write_after_a_product_comes_after_it(self):
         x = torch.rand(4, 4, device="hologram")
         before = x.cpu()
