@@ -132,6 +132,7 @@ void register_pointwise() {
   register_scans();
   register_products();
   register_random();
+  register_random_choices();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
