@@ -189,9 +189,9 @@ class TestIndices(HologramTestCase):
         for probabilities in ([-1.0, 2.0], [float("nan"), 1.0]):
             weights = torch.tensor(probabilities, device="hologram")
             with self.assertRaisesRegex(RuntimeError, "probability tensor contains"):
-                torch.multinomial(weights, 1)
+                # When the program has run, which this read asks for.
+                torch.multinomial(weights, 1).item()
         with self.assertRaisesRegex(RuntimeError, "p_in >= 0 && p_in <= 1|between 0 and 1"):
-            # When the program has run, which this read asks for.
             torch.bernoulli(torch.tensor([2.0], device="hologram")).item()
 
     def test_division_of_integers_by_zero(self):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import warnings
 
 import numpy as np
@@ -330,6 +332,54 @@ class TestKnownAnswers(HologramTestCase):
         self.assertEqual(drawn, wanted, atol=tolerance, rtol=tolerance)
 
 
+class TestKnownChoices(HologramTestCase):
+    """Permutations and categories, of numbers that are known."""
+
+    @parametrize("count", SIZES)
+    def test_randperm(self, count):
+        torch.hologram.manual_seed(13)
+        torch.rand(1, device="hologram")
+        drawn = torch.randperm(count, device="hologram")
+        keys = long_words(13, count, 1).view(np.int64)
+        self.assertEqual(drawn.cpu(), torch.from_numpy(np.argsort(keys, kind="stable")))
+        offset = torch.hologram.default_generators[0].get_offset()
+        self.assertEqual(offset, 1 + (count + 1) // 2)
+
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    @parametrize("shape", [(9,), (7, 5), (3, 2000)])
+    def test_without_replacement(self, shape, dtype):
+        weights = torch.linspace(0.1, 2, int(np.prod(shape)), dtype=dtype).reshape(shape)
+        weights[..., 2] = 0
+        drawn = {}
+        for count in (1, 3, shape[-1]):
+            torch.hologram.manual_seed(14)
+            drawn[count] = torch.multinomial(weights.hologram(), count).cpu()
+        numel = weights.numel()
+        taken = (numel + 3) // 4
+        self.assertEqual(torch.hologram.default_generators[0].get_offset(), 2 * taken)
+        u = uniform(14, numel).double() + 2.0**-24 * uniform(14, numel, taken).double()
+        speeds = weights.double() / -torch.log1p(-u).reshape(shape)
+        order = torch.argsort(speeds, -1, descending=True)
+        for count, mine in drawn.items():
+            self.assertEqual(mine, order[..., :count])
+
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    @parametrize("shape", [(9,), (7, 5), (3, 2000)])
+    def test_with_replacement(self, shape, dtype):
+        weights = torch.linspace(0.1, 2, int(np.prod(shape)), dtype=dtype).reshape(shape)
+        weights[..., 2] = weights[..., -1] = 0
+        torch.hologram.manual_seed(15)
+        drawn = torch.multinomial(weights.hologram(), 301, replacement=True).cpu()
+        rows = weights.numel() // shape[-1]
+        offset = torch.hologram.default_generators[0].get_offset()
+        self.assertEqual(offset, (301 * rows + 1) // 2)
+        numbers = (long_words(15, 301 * rows) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        sums = weights.double().cumsum(-1)
+        x = torch.from_numpy(numbers).reshape(*shape[:-1], 301) * sums[..., -1:]
+        self.assertEqual(drawn, torch.searchsorted(sums, x, right=True))
+        self.assertEqual((drawn == 2).sum() + (drawn == shape[-1] - 1).sum(), 0)
+
+
 def chances(device: str) -> torch.Tensor:
     return torch.linspace(0.05, 0.95, 40, device=device).reshape(5, 8)
 
@@ -374,6 +424,20 @@ RECORDED = {
     "random_": lambda d: P(d).long().random_(),
     "random_, to": lambda d: P(d).random_(77),
     "random_, from": lambda d: P(d).random_(-5, 77),
+    "randperm": lambda d: torch.randperm(50, device=d),
+    "randperm, many": lambda d: torch.randperm(50_001, device=d),
+    "randperm, int16": lambda d: torch.randperm(50, device=d, dtype=torch.int16),
+    "randperm, out": lambda d: torch.randperm(50, out=torch.empty(3, 7, device=d).half()),
+    "multinomial": lambda d: torch.multinomial(P(d), 3),
+    "multinomial, float16": lambda d: torch.multinomial(P(d).half().t(), 3),
+    "multinomial, float64": lambda d: torch.multinomial(P(d).double()[::2, ::3], 2),
+    "multinomial, one": lambda d: torch.multinomial(P(d), 1, replacement=True),
+    "multinomial, many": lambda d: torch.multinomial(P(d).expand(999, 5, 8)[:, 0], 1),
+    "multinomial, replacement": lambda d: torch.multinomial(P(d), 30, replacement=True),
+    "multinomial, row": lambda d: torch.multinomial(P(d)[1], 300, replacement=True),
+    "multinomial, out": lambda d: torch.multinomial(
+        P(d), 5, out=torch.zeros(5, 5, dtype=torch.int64, device=d).t()
+    ),
     "dropout": lambda d: F.dropout(P(d)),
     "dropout, in place": lambda d: F.dropout(P(d), 0.3, inplace=True),
     "dropout, transposed": lambda d: F.dropout(P(d).t()),
@@ -386,13 +450,11 @@ RECORDED = {
     "kaiming_normal_": lambda d: torch.nn.init.kaiming_normal_(P(d)),
     "trunc_normal_": lambda d: torch.nn.init.trunc_normal_(P(d)),
     "Linear": lambda d: torch.nn.Linear(8, 5, device=d).weight.detach(),
+    "Categorical": lambda d: torch.distributions.Categorical(P(d)).sample((4,)),
     "Normal": lambda d: torch.distributions.Normal(P(d), 1.0).sample((3,)),
     "attention": lambda d: F.scaled_dot_product_attention(*[P(d)[None]] * 3, dropout_p=0.4),
 }
 DELEGATED = {
-    "randperm": lambda d: torch.randperm(50, device=d),
-    "multinomial": lambda d: torch.multinomial(P(d), 3),
-    "multinomial, replacement": lambda d: torch.multinomial(P(d), 30, replacement=True),
     "poisson": lambda d: torch.poisson(P(d) * 20),
     "binomial": lambda d: torch.binomial(torch.full((5, 8), 9.0, device=d), P(d)),
     "_standard_gamma": lambda d: torch._standard_gamma(P(d) * 4),
@@ -402,7 +464,6 @@ DELEGATED = {
     "orthogonal_": lambda d: torch.nn.init.orthogonal_(P(d)),
     "Beta": lambda d: torch.distributions.Beta(P(d), P(d)).sample(),
     "Dirichlet": lambda d: torch.distributions.Dirichlet(P(d)).rsample(),
-    "Categorical": lambda d: torch.distributions.Categorical(P(d)).sample((4,)),
     "VonMises": lambda d: torch.distributions.VonMises(P(d), P(d) * 4).sample(),
     "StudentT": lambda d: torch.distributions.StudentT(P(d) * 9).sample(),
     "svd_lowrank": lambda d: torch.svd_lowrank(P(d), q=3)[1],
@@ -482,7 +543,7 @@ class TestRandomNumbers(HologramTestCase):
         self.numbers(name)
         report = torch.hologram.fallback_report().operators("delegated")
         drawn = ("uniform", "normal", "bernoulli", "random", "dropout", "exponential", "cauchy",
-                 "geometric")  # fmt: skip
+                 "geometric", "randperm", "multinomial")  # fmt: skip
         self.assertEqual([n for n in report if any(d in n for d in drawn)], [])
 
     @parametrize("name", list(FILLS))
@@ -621,8 +682,71 @@ REFUSED = {
 }
 
 
+def randperm_of(n: int, dtype: torch.dtype | None = None):
+    return lambda d: torch.randperm(n, dtype=dtype, device=d)
+
+
+def multinomial_of(weights, count: int, dtype=torch.float32, **options):
+    return lambda d: torch.multinomial(torch.tensor(weights, dtype=dtype).to(d), count, **options)
+
+
+NO_WEIGHTS = [[[0.0, 0, 0]], [0.0, 0, 0], [-0.0, 0], [[1.0, 2], [0, 0]]]
+BAD_WEIGHTS = [*NO_WEIGHTS, [1.0, -1, 3], [[1.0, 1], [-1, 0]], [-1.0, 1], [-2.0, -1]]
+BAD_WEIGHTS += [[float(bad), 1, 2] for bad in ("inf", "-inf", "nan")]
+REFUSED_CHOICES = {
+    "randperm, negative": randperm_of(-1),
+    "randperm, negative, out": lambda d: torch.randperm(-3, out=torch.empty(2, device=d)),
+    **{
+        f"randperm, {n}, {dtype}": randperm_of(n, dtype)
+        for n, dtype in (
+            (257, torch.uint8),
+            (129, torch.int8),
+            (2**15 + 1, torch.int16),
+            (2050, torch.float16),
+            (2**24 + 2, torch.float32),
+            (2, torch.bool),
+            (2, torch.complex64),
+            (2, torch.uint16),
+        )
+    },
+    **{
+        f"multinomial, {weights}, {count}, {replacement}, {dtype}": multinomial_of(
+            weights, count, dtype, replacement=replacement
+        )
+        for weights in BAD_WEIGHTS
+        for count in (1, 2)
+        for replacement in (False, True)
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    },
+    "multinomial, too many": multinomial_of([1.0, 2], 3),
+    "multinomial, of none": multinomial_of([[], []], 1),
+    "multinomial, of none, replacement": multinomial_of([[], []], 2, replacement=True),
+    "multinomial, no samples": multinomial_of([1.0, 2], 0),
+    "multinomial, negative samples": multinomial_of([1.0, 2], -1, replacement=True),
+    "multinomial, no dimension": multinomial_of(1.0, 1),
+    "multinomial, three dimensions": multinomial_of([[[1.0, 2]]], 1),
+    "multinomial, integers": multinomial_of([1, 2], 1, torch.int64),
+    "multinomial, complex": multinomial_of([1, 2], 1, torch.complex64),
+    "multinomial, many": lambda d: torch.multinomial(torch.ones(1, device=d).expand(2**24 + 1), 1),
+    "multinomial, out": lambda d: torch.multinomial(
+        torch.ones(2, device=d), 1, out=torch.empty(1, device=d)
+    ),
+}
+
+
 class TestParameters(HologramTestCase):
     """What torch refuses, in its words."""
+
+    @parametrize("name", list(REFUSED_CHOICES))
+    def test_refused_choices(self, name):
+        with self.assertRaises((RuntimeError, NotImplementedError)) as wanted:
+            REFUSED_CHOICES[name]("cpu")
+        for mode in (contextlib.nullcontext, torch.hologram.eager):
+            with mode(), self.assertRaises(type(wanted.exception)) as raised:
+                REFUSED_CHOICES[name]("hologram").cpu()
+            words = str(raised.exception).removesuffix(" (multinomial)")
+            self.assertEqual(words, str(wanted.exception))
+            torch.hologram.synchronize()  # once
 
     @parametrize("name", list(REFUSED))
     def test_refused(self, name):
@@ -756,19 +880,73 @@ class TestDistributions(HologramTestCase):
 
     def test_randperm(self):
         torch.hologram.manual_seed(6)
-        first = [torch.randperm(8, device="hologram")[:2].tolist() for _ in range(4000)]
-        self.assertEqual(sorted(torch.randperm(8, device="hologram").tolist()), list(range(8)))
-        for place in (0, 1):
-            self.whole(np.array([p[place] for p in first]), np.full(8, 1 / 8))
+        drawn = torch.stack([torch.randperm(4, device="hologram") for _ in range(12_000)]).cpu()
+        ranks = {p: i for i, p in enumerate(itertools.permutations(range(4)))}
+        self.whole(np.array([ranks[tuple(p)] for p in drawn.tolist()]), np.full(24, 1 / 24))
+        drawn = torch.stack([torch.randperm(100, device="hologram") for _ in range(2000)]).cpu()
+        self.assertEqual(drawn.sort().values, torch.arange(100).expand(2000, 100))
+        for place in (0, 1, 50, 99):
+            self.whole(drawn[:, place].numpy(), np.full(100, 0.01))
+        # Where a number comes, and what follows it.
+        self.whole(drawn.argsort()[:, 7].numpy(), np.full(100, 0.01))
+        self.whole(
+            ((drawn[:, 1:] - drawn[:, :-1]) % 100).reshape(-1).numpy() - 1, np.full(99, 1 / 99)
+        )
 
-    def test_multinomial(self):
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    def test_multinomial(self, dtype):
         torch.hologram.manual_seed(8)
-        weights = torch.tensor([1.0, 0.0, 3.0, 6.0], device="hologram")
+        weights = torch.tensor([1.0, 0.0, 3.0, 6.0, 0.0], device="hologram", dtype=dtype)
+        kept, chances = np.array([0, 9, 1, 2, 9]), np.array([0.1, 0.3, 0.6])
         drawn = torch.multinomial(weights, self.N, replacement=True).cpu().numpy()
-        self.assertEqual((drawn == 1).sum(), 0)
-        self.whole(np.array([0, 0, 1, 2])[drawn], np.array([0.1, 0.3, 0.6]))
-        rows = torch.multinomial(weights.expand(20_000, 4).contiguous(), 1).cpu().numpy()[:, 0]
-        self.whole(np.array([0, 0, 1, 2])[rows], np.array([0.1, 0.3, 0.6]))
+        self.whole(kept[drawn], chances)
+        rows = weights.expand(20_000, 5)
+        for replacement in (False, True):
+            one = torch.multinomial(rows, 1, replacement).cpu().numpy()[:, 0]
+            self.whole(kept[one], chances)
+        twice = kept[torch.multinomial(rows, 2, replacement=True).cpu().numpy()]
+        self.whole(3 * twice[:, 0] + twice[:, 1], np.outer(chances, chances).reshape(-1))
+        # The second of what the first one left.
+        pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
+        wanted = [chances[a] * chances[b] / (1 - chances[a]) for a, b in pairs]
+        drawn = kept[torch.multinomial(rows, 3).cpu().numpy()]
+        first = [pairs.index((a, b)) for a, b in drawn[:, :2].tolist()]
+        self.whole(np.array(first), np.array(wanted))
+        self.assertEqual(set(drawn.sum(1)), {3})
+
+    def test_many_categories(self):
+        """Those of small probability do not come more often, nor do the first of all."""
+        torch.hologram.manual_seed(9)
+        weights = torch.full((2**21,), 1e-30, device="hologram")
+        weights[12345] = 1
+        for _ in range(100):
+            self.assertEqual(torch.multinomial(weights, 1).item(), 12345)
+        self.assertEqual(set(torch.multinomial(weights, 1000, replacement=True).tolist()), {12345})
+        even = torch.ones(2**20, device="hologram")
+        drawn = torch.stack([torch.multinomial(even, 1) for _ in range(300)]).reshape(-1)
+        many = torch.multinomial(even, 50_000)
+        self.assertEqual(len(many.unique()), 50_000)
+        for numbers in (drawn, many, torch.multinomial(even, 50_000, replacement=True)):
+            uniform = (numbers.double().cpu().numpy() + 0.5) / 2**20
+            self.assertGreater(stats.kstest(uniform, "uniform").pvalue, 0.01)
+
+    def test_no_choice(self):
+        generator = torch.hologram.default_generators[0]
+        for n in (0, 1):
+            for dtype in (torch.int64, torch.float32, torch.uint8):
+                offset = generator.get_offset()
+                drawn = torch.randperm(n, device="hologram", dtype=dtype)
+                self.assertEqual(drawn.cpu(), torch.arange(n, dtype=dtype))
+                self.assertEqual(generator.get_offset() - offset, n)
+        for replacement in (False, True):
+            none = torch.multinomial(torch.ones(0, 3, device="hologram"), 2, replacement)
+            self.assertEqual((none.shape, none.dtype), ((0, 2), torch.int64))
+            one = torch.ones(4, 1, device="hologram")
+            self.assertEqual(torch.multinomial(one, 1, replacement).tolist(), [[0]] * 4)
+        self.assertEqual(torch.multinomial(one, 3, True).tolist(), [[0] * 3] * 4)
+        weights = torch.tensor([0.0, 5.0, 0.0], device="hologram")
+        self.assertEqual(set(torch.multinomial(weights, 1000, True).tolist()), {1})
+        self.assertEqual(torch.multinomial(weights, 3)[0].item(), 1)
 
 
 class TestRandom(SeveralDevicesTestCase):
@@ -871,6 +1049,7 @@ class TestRandom(SeveralDevicesTestCase):
 
 
 instantiate_parametrized_tests(TestKnownAnswers)
+instantiate_parametrized_tests(TestKnownChoices)
 instantiate_parametrized_tests(TestRandomNumbers)
 instantiate_parametrized_tests(TestParameters)
 instantiate_parametrized_tests(TestDistributions)

@@ -134,6 +134,7 @@ void register_pointwise() {
   register_products();
   register_arange();
   register_random();
+  register_random_choices();
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X

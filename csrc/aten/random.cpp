@@ -315,10 +315,10 @@ struct RandomFromToKernel {
   }
 };
 
+}  // namespace
+
 // ---- numbers that have to be in range, and are seen when they are there ----
 
-// Raises `message`, when the program has run, if the elements of a tensor are not from `least` to
-// `most`, an infinity for none. False where the tensor is none that a program can read.
 bool check_later(const Tensor& values, double least, double most, const char* message,
                  const char* operation) {
   const auto* impl = values.unsafeGetTensorImpl();
@@ -357,6 +357,8 @@ bool check_later(const Tensor& values, double least, double most, const char* me
   record_built(window, b, &check);
   return true;
 }
+
+namespace {
 
 // ---- Bernoulli ----
 
