@@ -185,15 +185,18 @@ struct LogNormalKernel {
   }
 };
 
-// -log(1 - u) / lambda, and no zero: the result divides.
+// -log(1 - u) / lambda. Of the 2^24 or 2^53 values of u, 0 stands for all below the next: for it
+// the middle of these is taken, and no zero, since the result divides.
 template <class>
 struct ExponentialKernel {
   void operator()(TensorIteratorBase& iter, double lambda, const Generator& generator) {
     static Service here("aten::exponential_", "");
     const Tensor& self = iter.tensor(0);
-    const double least = self.scalar_type() == at::kDouble ? 0x1p-1022
-                         : self.scalar_type() == at::kHalf ? 0x1p-24
-                                                           : 0x1p-126;
+    const bool is_double = self.scalar_type() == at::kDouble;
+    const double normal = is_double                         ? 0x1p-1022
+                          : self.scalar_type() == at::kHalf ? 0x1p-24
+                                                            : 0x1p-126;
+    const double least = std::max(normal, (is_double ? 0x1p-54 : 0x1p-25) / lambda);
     const auto build = [&](Builder& b, View u) {
       const View log = b.apply(Op::log1p, {b.apply(Op::neg, {u})});
       b.apply(Op::maximum, {b.apply(Op::div, {log, b.number(-lambda)}), b.number(least)});
