@@ -108,7 +108,14 @@ OTHER_NATIVE = OVER_ROWS | {
     "as_strided",
     *("bernoulli", "bernoulli_"),  # random numbers: test_random.py
     *("cauchy_", "exponential_", "geometric_", "log_normal_", "normal", "normal_"),
-    *("native_dropout", "native_dropout_backward", "random_", "uniform_"),
+    *(
+        "multinomial",
+        "native_dropout",
+        "native_dropout_backward",
+        "random_",
+        "randperm",
+        "uniform_",
+    ),
     "bitwise_not",
     "cat",
     "copy_",

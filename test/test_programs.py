@@ -88,7 +88,7 @@ class TestPrograms(HologramTestCase):
         lines = ["t0 = data(1, (6, 8), torch.float32)"]
         calls = (
             "flush()", "synchronize()", "event()", "read(t0)", "item(t0)", "delegated(t0)",
-            "use_stream(0)", "address(t0)", "storage_address(t0)", "fill_window(t0)",
+            "step(t0)", "use_stream(0)", "address(t0)", "storage_address(t0)", "fill_window(t0)",
             "flush_denormals(t0)",
             "run_out_of_memory()", "fork()", "look(t0)",
         )  # fmt: skip

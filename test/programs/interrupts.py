@@ -36,8 +36,9 @@ def interrupt(builder: Builder) -> None:
             f"delegated({x})", f"address({x})", f"storage_address({x})",
             "use_stream(0)", "use_stream(1)", "wait_stream(1)", "run_out_of_memory()", "fork()",
             "fill_window", f"look({x})", "look_away()", f"give_address({x})",
+            f"step({x})",
         ],
-        [5, 3, 3, 2, 4, 3, 4, 2, 1, 3, 3, 2, 1, 0.15, 0.4, 3, 2, 0.5],
+        [5, 3, 3, 2, 4, 3, 4, 2, 1, 3, 3, 2, 1, 0.15, 0.4, 3, 2, 0.5, 2],
     )[0]  # fmt: skip
     if text == "fill_window":
         whole = [v for v in builder.variables if v.writable and v.dtype == torch.float32]

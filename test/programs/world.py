@@ -194,6 +194,15 @@ class World:
             for _ in range(4098):
                 x.neg_()
 
+    def step(self, x: torch.Tensor) -> None:
+        """An optimizer takes a step while a product waits; together they do nothing."""
+        if self.mine:
+            row = x.detach().reshape(1, -1).float()
+            product = row @ row.t()  # noqa: F841 waits
+            weight = torch.zeros(1, device=x.device).requires_grad_()
+            weight.grad = torch.zeros(1, device=x.device)
+            torch.optim.SGD([weight], lr=0.1).step()
+
     def flush_denormals(self, x: torch.Tensor) -> None:
         """Instructions in another mode of the thread; together they do nothing."""
         if self.mine:
