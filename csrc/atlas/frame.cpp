@@ -12,6 +12,44 @@
 #include "atlas/queue.h"
 
 namespace hologram {
+namespace {
+
+// Memory of the host for the operands of a call. A thread keeps some: to take and give back as much
+// as each call has, of all sizes, would leave holes in everybody's memory.
+class HostCopies {
+ public:
+  explicit HostCopies(size_t bytes) : bytes_(bytes) {
+    if (kept.bytes < bytes) {
+      kept = {};
+      kept.memory.reset(static_cast<char*>(::operator new(bytes, std::align_val_t(kAlignment))));
+      kept.bytes = bytes;
+    }
+  }
+  ~HostCopies() {
+    if (bytes_ > kMostKept) kept = {};
+  }
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+
+  char* data() const noexcept { return kept.memory.get(); }
+  static size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+ private:
+  static constexpr size_t kAlignment = 64;  // as the pool's
+  static constexpr size_t kMostKept = size_t{16} << 20;
+  struct Free {
+    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
+  };
+  struct Kept {
+    std::unique_ptr<char, Free> memory;
+    size_t bytes = 0;
+  };
+  static thread_local Kept kept;
+  const size_t bytes_;
+};
+thread_local HostCopies::Kept HostCopies::kept;
+
+}  // namespace
 
 std::string operation_names(const Group& group) {
   constexpr size_t kMostNames = 8;
@@ -108,35 +146,42 @@ std::vector<Frame::Pass::Touched> Frame::Pass::touched_by_call() const {
 
 void Frame::Pass::call_on_copies(Queue& queue) {
   if (batch_->members.empty()) return;
-  constexpr std::align_val_t kAlignment{64};  // as the pool's
-  struct Free {
-    void operator()(void* memory) const { ::operator delete(memory, kAlignment); }
-  };
   const auto touched = touched_by_call();
-  std::vector<std::unique_ptr<void, Free>> copies;
-  std::vector<void*> memory;
-  for (size_t i = 0; i < touched.size(); ++i) {
-    const auto& [device, bytes, written] = touched[i];
+  std::vector<size_t> offsets;
+  size_t size = 0;
+  for (const Touched& it : touched) {
     // What is read and written has one copy.
     const auto same = std::ranges::find_if(touched, [&](const Touched& other) {
-      return other.memory == device && other.bytes == bytes;
+      return other.memory == it.memory && other.bytes == it.bytes;
     });
-    if (const auto first = static_cast<size_t>(same - touched.begin()); first < i) {
-      memory.push_back(memory[first]);
-      continue;
-    }
-    copies.emplace_back(::operator new(bytes, kAlignment));
-    memory.push_back(copies.back().get());
-    if (!written) queue.copy(memory.back(), device, bytes, Direction::to_host);
+    const auto first = static_cast<size_t>(same - touched.begin());
+    const bool fresh = first == offsets.size();
+    offsets.push_back(fresh ? size : offsets[first]);
+    if (fresh) size += HostCopies::aligned(it.bytes);
   }
-  queue.wait(queue.last());
+  const HostCopies copies(size);
+  std::vector<void*> memory;
+  for (const size_t offset : offsets) memory.push_back(copies.data() + offset);
+  const auto copy_all = [&](bool written) {
+    try {
+      for (size_t i = 0; i < touched.size(); ++i) {
+        const auto& [device, bytes, writes] = touched[i];
+        if (writes != written) continue;
+        if (written) {
+          queue.copy(device, memory[i], bytes, Direction::to_device);
+        } else {
+          queue.copy(memory[i], device, bytes, Direction::to_host);
+        }
+      }
+    } catch (...) {
+      queue.wait(queue.last());  // for those that are enqueued: the copies go
+      throw;
+    }
+    queue.wait(queue.last());
+  };
+  copy_all(false);
   frame_.program_->bodies[batch_->call]->run(memory);
-  for (size_t i = 0; i < touched.size(); ++i) {
-    if (touched[i].written) {
-      queue.copy(touched[i].memory, memory[i], touched[i].bytes, Direction::to_device);
-    }
-  }
-  queue.wait(queue.last());
+  copy_all(true);
 }
 
 void Frame::Pass::fail(const std::exception& error) {

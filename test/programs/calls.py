@@ -20,7 +20,7 @@ def moved(builder: Builder, x: Variable) -> None:
     choices = [f"{x.name}.flip({dim})", f"{x.name}.roll(1, {dim})"]
     if rank >= 2:
         choices += [f"{x.name}.tril({builder.choose.choice([-1, 0, 1])})", f"{x.name}.triu()"]
-        choices.append(f"{x.name}.transpose(0, -1).contiguous().transpose(0, -1)")
+        choices.append(f"{x.name}.transpose(0, -1).clone().transpose(0, -1)")
     builder.new(x.shape, x.dtype, builder.choose.choice(choices))
 
 
