@@ -407,6 +407,7 @@ struct Groups {
                                   int64_t inner, int64_t groups) {
     if (samples <= 0 || channels <= 0 || inner <= 0 || groups <= 0 || channels % groups != 0 ||
         input.numel() != samples * channels * inner || !input.is_contiguous() ||
+        input.suggest_memory_format() != at::MemoryFormat::Contiguous ||  // of one channel: both
         !is_real(input.scalar_type()) || channels / groups * inner == 1) {
       return std::nullopt;
     }
