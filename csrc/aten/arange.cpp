@@ -8,11 +8,8 @@
 #include <ATen/ops/arange_ops.h>
 
 #include <optional>
-#include <string>
 
-#include "aten/delegate.h"
 #include "aten/operand.h"
-#include "aten/overloads.h"
 #include "aten/prepare.h"
 #include "aten/record_call.h"
 #include "aten/report.h"
@@ -76,12 +73,9 @@ Tensor arange(const Scalar& end, std::optional<c10::ScalarType> dtype,
 }  // namespace
 
 void register_arange() {
-  for (const char* name : {"arange", "arange.start", "arange.start_step"}) {
-    note_delegated_kernel(std::string("aten::") + name);
-  }
-  overload_library().impl("arange", &arange);
-  overload_library().impl("arange.start", &arange_start);
-  overload_library().impl("arange.start_step", &arange_step);
+  serve_by_calls("arange", &arange);
+  serve_by_calls("arange.start", &arange_start);
+  serve_by_calls("arange.start_step", &arange_step);
 }
 
 }  // namespace hologram::aten

@@ -12,8 +12,6 @@
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/mm_ops.h>
 
-#include "aten/delegate.h"
-#include "aten/overloads.h"
 #include "aten/prepare.h"
 #include "aten/quick.h"
 #include "aten/record.h"
@@ -104,18 +102,12 @@ Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
   return result;
 }
 
-template <class Kernel>
-void serve(const char* name, Kernel* kernel) {
-  note_delegated_kernel(std::string("aten::") + name);
-  overload_library().impl(name, kernel);
-}
-
 }  // namespace
 
 void register_products() {
-  serve("mm", &mm);
-  serve("bmm", &bmm);
-  serve("addmm", &addmm);
+  serve_by_calls("mm", &mm);
+  serve_by_calls("bmm", &bmm);
+  serve_by_calls("addmm", &addmm);
 }
 
 }  // namespace hologram::aten

@@ -8,8 +8,11 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "aten/delegate.h"
+#include "aten/overloads.h"
 #include "aten/report.h"
 #include "atlas/call.h"
 
@@ -71,6 +74,13 @@ void record_kernel(const char* name, at::ArrayRef<const at::Tensor*> reads,
                    const at::Tensor& result, Function function) {
   record_call(name, reads, &result,
               std::make_shared<TensorCall<Function>>(name, std::move(function), reads, result));
+}
+
+// Registers a kernel that records calls of torch's, as delegated: for "mm", or "arange.start".
+template <class Kernel>
+void serve_by_calls(const char* name, Kernel* kernel) {
+  note_delegated_kernel(std::string("aten::") + name);
+  overload_library().impl(name, kernel);
 }
 
 }  // namespace hologram::aten
