@@ -5,7 +5,15 @@ strict: a listed unit that passes fails the test run, so an entry goes when its 
 docs/testing.md explains the terms.
 """
 
+import torch
 from common import BATCH_NORM_REFUSES_NO_EPS
+
+# Where torch uses AVX-512 they differ; with AVX2 the same samples agree.
+NORMALIZE_ROUNDED_TWICE = (
+    ["ops:nn.functional.normalize:bfloat16"]
+    if torch.backends.cpu.get_cpu_capability() == "AVX512"
+    else []
+)
 
 # Fails on the device although the CPU in its place passes. At most 0.5 % of the judged units.
 EXPECTED: dict[str, str] = {
@@ -26,7 +34,7 @@ EXPECTED: dict[str, str] = {
         for unit in (
             "foreach:_foreach_rsqrt:*float16",
             "ops:rsqrt:bfloat16",
-            "ops:nn.functional.normalize:bfloat16",
+            *NORMALIZE_ROUNDED_TWICE,
         )
         for phase in ("noncontiguous", "backward", "forward_ad")
     },
