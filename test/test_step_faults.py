@@ -114,6 +114,9 @@ class TestStepFaults(HologramTestCase):
         for _ in range(400):
             y = (y * 0.5 + 0.5).sin().add(x).cos()
         timer = threading.Timer(0.05, lambda: signal.pthread_kill(main, signal.SIGINT))
+        # In the background of a shell Ctrl-C is ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         with self.assertRaises(KeyboardInterrupt):
             timer.start()
             torch.hologram.synchronize()

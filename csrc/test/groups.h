@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/op_table.h"
 #include "atlas/program.h"
 #include "check.h"
 #include "cpu/compiled_group.h"
