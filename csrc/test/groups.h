@@ -165,6 +165,7 @@ inline void fill_random(Memory& memory, DType dtype, Random& random) {
 
 // Equal in bits, NaNs being one. Returns the first element that differs, or -1.
 inline int64_t first_difference(const Memory& a, const Memory& b, DType dtype) {
+  if (std::memcmp(a.data, b.data, a.size) == 0) return -1;  // quicker than each by itself
   const size_t size = dtype_size(dtype);
   for (size_t i = 0; i + size <= a.size; i += size) {
     if (std::memcmp(a.data + i, b.data + i, size) == 0) continue;
