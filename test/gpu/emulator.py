@@ -133,7 +133,7 @@ def compile_to_file(text: str, prelude: str = "metal", asan: bool = False) -> Pa
 
 
 class Argument(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]  # noqa: RUF012
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
 
 @functools.cache

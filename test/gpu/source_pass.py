@@ -172,7 +172,9 @@ class Pass:
                 continue
             for begin, end in split_parameters(self.masked, function.parameters):
                 words = self.masked[begin:end]
-                if re.search(r"[*&]", words) and not ADDRESS_SPACES & set(re.findall(r"\w+", words)):
+                if re.search(r"[*&]", words) and not ADDRESS_SPACES & set(
+                    re.findall(r"\w+", words)
+                ):
                     raise self.error(
                         begin + len(words) - len(words.lstrip()),
                         f"a pointer without address space: {' '.join(words.split())}",
@@ -204,7 +206,9 @@ class Pass:
     def take_shared(self) -> None:
         word = "threadgroup" if self.is_metal else "__shared__"
         space = "threadgroup " if self.is_metal else ""
-        declaration = re.compile(rf"\b{word}\s+([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\s*((?:\[[^\]]*\])*)\s*;")
+        declaration = re.compile(
+            rf"\b{word}\s+([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\s*((?:\[[^\]]*\])*)\s*;"
+        )
         kernels = [f for f in self.functions if f.is_kernel]
         for number, found in enumerate(declaration.finditer(self.masked)):
             at = found.start()
@@ -214,16 +218,11 @@ class Pass:
             before = self.masked[inside.body[0] : at]
             if before.count("{") - before.count("}") != 1:
                 raise self.error(at, f"{word} variable {found[2]} not at the top of the kernel")
-            kind, name, extent = found[1], found[2], found[3]
-            self.edits.append(
-                (
-                    at,
-                    found.end(),
-                    f"{space}{kind} (&{name}){extent} = *reinterpret_cast<{space}{kind} (*){extent}>("
-                    f"reinterpret_cast<__UINTPTR_TYPE__>("
-                    f"hgemu::hgemu_shared({number}, sizeof({kind}{extent}))));",
-                )
-            )
+            kind, name, extent = space + found[1], found[2], found[3]
+            memory = f"hgemu::hgemu_shared({number}, sizeof({found[1]}{extent}))"
+            address = f"reinterpret_cast<__UINTPTR_TYPE__>({memory})"
+            put = f"{kind} (&{name}){extent} = *reinterpret_cast<{kind} (*){extent}>({address});"
+            self.edits.append((at, found.end(), put))
 
     def metal_argument(self, begin: int, end: int) -> Argument:
         words = self.masked[begin:end]
@@ -268,7 +267,9 @@ class Pass:
                 role = "buffer" if "*" in self.masked[begin:end] else "parameter"
                 arguments.append(Argument(f"hgemu::Role::{role}", position))
             given = [(a.role.endswith("threadgroup"), a.index) for a in arguments]
-            given = [g for g, a in zip(given, arguments, strict=True) if a.role not in BUILTINS.values()]
+            given = [
+                g for g, a in zip(given, arguments, strict=True) if a.role not in BUILTINS.values()
+            ]
             if len(set(given)) != len(given):
                 raise self.error(kernel.parameters[0], f"{kernel.name}: an index is taken twice")
             listed = ", ".join(f"{{{a.role}, {a.index}, 0}}" for a in arguments)
