@@ -298,6 +298,19 @@ class Emitter {
     for (int k = 0; k < arity_of(nodes_[node]); ++k) need(argument_of(nodes_[node], k), needed);
   }
 
+  // What folds and picks are made of as well: also of elements, which they compute themselves.
+  void need_through(std::vector<bool>& needed) const {
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      if (!needed[i]) continue;
+      for (int k = 0; k < arity_of(nodes_[i]); ++k) need(argument_of(nodes_[i], k), needed);
+    }
+  }
+  // Declares the values that there are one of for a row, of those that `needed` is made of.
+  void emit_row_values(std::vector<bool> needed) {
+    need_through(needed);
+    emit_values(needed, false);
+  }
+
   // Elements beside rows: what differs from column to column.
   bool is_of_elements(uint16_t node) const {
     return !steps_.structured ? spreads_[node] != kOne : has_columns(spreads_[node]);
@@ -365,7 +378,7 @@ class Emitter {
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t store : stores()) need(nodes_[store].a, needed);
     depth_ = 1;
-    emit_values(needed, false);
+    emit_row_values(needed);
     if (n == 1) {
       emit_values(needed, true);
       for (const uint16_t store : stores()) emit_store(nodes_[store]);
@@ -554,11 +567,7 @@ class Emitter {
       const bool each = has_columns(steps_.operands[nodes_[store].b].spread);
       (each ? of_elements : of_rows).push_back(store);
     }
-    // Of folds and picks too.
-    for (uint16_t i = static_cast<uint16_t>(nodes_.size()); i-- > 0;) {
-      if (!needed[i]) continue;
-      for (int k = 0; k < arity_of(nodes_[i]); ++k) need(argument_of(nodes_[i], k), needed);
-    }
+    need_through(needed);
     const int last = *std::ranges::max_element(turns_);
     for (int turn = 0; turn <= last; ++turn) {
       for (uint16_t i = 0; i < nodes_.size(); ++i) {
@@ -602,19 +611,14 @@ class Emitter {
       line("const " + index_ + " begin = (" + mine + ") * " + of_class + ";");
       line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
            of_class + " : " + columns + ";");
-      of_one_class(folds, stored);
-      for (const uint16_t i : folds) {
+      of_one_class(folds, stored, [&](uint16_t i) {
         const Op op = nodes_[i].op;
-        if (is_warp()) {
-          push(i, op, value(i) + "c", "first");
-          continue;
-        }
+        if (is_warp()) return push(i, op, value(i) + "c", "first");
         open("for (hg_u32 g = 0; g < " + at_once + " && (first + g) * " + of_class + " < " +
              columns + "; ++g)");
         push(i, op, "shared[g * " + number(accumulators()) + "u]", "first + g");
         close();
-        line("HG_SYNC();");
-      }
+      });
       close();
       for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
     } else {
@@ -623,18 +627,18 @@ class Emitter {
       open("");
       line("const " + index_ + " begin = 0;");
       line("const " + index_ + " end = " + columns + ";");
-      of_one_class(folds, stored);
-      for (const uint16_t i : folds) {
+      of_one_class(folds, stored, [&](uint16_t i) {
         line(value(i) + " = " + (is_warp() ? value(i) + "c" : "shared[0]") + ";");
-        if (!is_warp()) line("HG_SYNC();");
-      }
+      });
       close();
     }
   }
 
-  // From `begin` to `end`. Where the team is a warp, fold i leaves its result in v<i>c; that of
-  // a block is in shared memory, of one fold.
-  void of_one_class(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored) {
+  // From `begin` to `end`. take(i) emits what takes the result of a fold: where the team is a warp,
+  // it is in v<i>c, that of a block's group of threads in shared memory, until the next one's.
+  template <class Take>
+  void of_one_class(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored,
+                    Take&& take) {
     const std::string n = number(accumulators_of_thread()) + "u";
     for (const uint16_t i : folds) {
       line(own_ + " " + fold(i) + "[" + number(accumulators_of_thread()) + "];");
@@ -667,8 +671,11 @@ class Emitter {
     for (const uint16_t i : folds) {
       if (is_warp()) {
         warp_tree(i);
+        take(i);
       } else {
         block_tree(i);
+        take(i);
+        line("HG_SYNC();");
       }
     }
   }
@@ -715,16 +722,14 @@ class Emitter {
         nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : folds) need(nodes_[i].a, needed);
-    for (uint16_t i = 0; i < nodes_.size(); ++i) {
-      if (needed[i] && !is_of_elements(i)) emit_node(i);
-    }
+    emit_row_values(needed);
     const std::string of_class = number(static_cast<uint64_t>(class_elements(type_))) + "u";
     const std::string columns = parameter(Parameter::Kind::columns);
     const std::string parts = parameter(Parameter::Kind::parts);
     line("const " + index_ + " begin = t % " + parts + " * " + of_class + ";");
     line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
          of_class + " : " + columns + ";");
-    of_one_class(folds, {});
+    of_one_class(folds, {}, [](uint16_t) {});
     open("if (HG_LANE == 0)");
     for (size_t k = 0; k < folds.size(); ++k) {
       line(part(static_cast<uint16_t>(k)) + "[t] = " + value(folds[k]) + "c;");

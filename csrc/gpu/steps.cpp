@@ -153,10 +153,15 @@ class Splitting {
       return {most};
     }
     if (long_rows_) {
-      for (size_t i = 0; i < nodes.size(); ++i) {
-        if (is_row_fold(nodes[i]) && facts.turns[i] == 1) kept.insert(static_cast<uint16_t>(i));
+      // Those that are read by anything but a store to where they are kept.
+      for (const Node& node : nodes) {
+        if (node.kind == NodeKind::store && steps_.is_scratch(node.b)) continue;
+        for (int k = 0; k < arity_of(node); ++k) {
+          const uint16_t value = argument_of(node, k);
+          if (is_row_fold(nodes[value]) && facts.turns[value] == 1) kept.insert(value);
+        }
       }
-      return {kept.begin(), kept.end()};
+      if (!kept.empty()) return {kept.begin(), kept.end()};
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (nodes[i].kind == NodeKind::store && is_only_stored(nodes[nodes[i].a])) {
