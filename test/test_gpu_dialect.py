@@ -536,7 +536,7 @@ def test_philox_gives_the_published_words(prelude: str) -> None:
     for seed, offset in [(0, 0), (0x123456789ABCDEF0, 0xFFFFFFFFFFF0)]:
         y = np.zeros(128, np.uint32)
         library(DRAW, prelude).launch("words", 1, 32, [y], draw_params(seed, offset, 0, 0))
-        assert y.tolist() == sum((philox(seed, offset + i) for i in range(32)), [])
+        assert y.tolist() == [word for i in range(32) for word in philox(seed, offset + i)]
 
 
 @pytest.mark.parametrize("prelude", PRELUDES)
@@ -597,7 +597,7 @@ kernel void k(device float* x [[buffer(0)]], constant P& p [[buffer(1)]],
 
 def test_what_the_misuses_are_made_of_is_right() -> None:
     """Or each of them would be refused for this."""
-    good = "int4 i = 1; half h = half(x[t]); bfloat b = bfloat(float(h)); x[t] = s[t] + p.v + 0.1;"
+    good = "int4 i = 1; half h = half(x[t]); bfloat b = bfloat(float(h)); x[t] = s[t] + p.v + 0.1f;"
     good = "using metal::int4; " + good + " (void)i; (void)b; x[t] = metal::simd_sum(x[t]);"
     library(metal_kernel(good, "HG_DEV float f(thread const float* p) { return *p; }"), "metal")
 
@@ -623,7 +623,7 @@ MISUSES = {
     "a method of a device object": (
         "x[0] = float(q[0].get());",
         "",
-        "drops? qualifiers|discards|address_space|address space",
+        "cannot initialize object parameter",
     ),
     "half of bfloat": ("half h = bfloat(1.0f); x[0] = float(h);", "", "error:"),
     "bfloat of half": ("bfloat b = half(1.0f); x[0] = float(b);", "", "error:"),
@@ -659,7 +659,7 @@ MISUSES = {
     "a sum of bfloat": ("x[0] = float(metal::simd_sum(bfloat(1.0f)));", "", "take 32 bits"),
     "recursion": (
         "x[0] = f(x[0]);",
-        "HG_DEV float f(float v) { return v > 1.0f ? f(v / 2.0f) : v; }",
+        "HG_DEV float f(float v) { return v > 1.0f ? f(v - 1.0f) : v; }",
         "f calls itself",
     ),
     "recursion of two": (
@@ -727,15 +727,18 @@ def test_refuses_an_argument(what: str) -> None:
     library(metal_kernel("", arguments=", device float* y [[buffer(30)]]"), "metal")
 
 
-def test_refuses_a_literal_of_double_in_text_for_both() -> None:
-    text = "HG_KERNEL(half_of, HG_BUF(hg_f32, x, 0)) { x[HG_LID] = x[HG_LID] * 0.5; }"
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_refuses_a_literal_of_double(prelude: str) -> None:
+    """In Metal it would be a float, and the kernels would differ."""
+    text = "HG_KERNEL(half_of, HG_BUF(hg_f32, x, 0)) {{ x[HG_LID] = x[HG_LID] * 0.5{}; }}"
     with pytest.raises(EmulatorError, match="increases floating-point precision"):
-        library(text, "cuda")
+        library(text.format(""), prelude)
+    library(text.format("f"), prelude)
 
 
 def test_an_error_names_its_line() -> None:
     text = "\nHG_DEV int f() { return 1; }\nHG_KERNEL(k, HG_BUF(hg_f32, x, 0)) { nothing; }\n"
-    with pytest.raises(EmulatorError, match="kernel:4:.*undeclared identifier 'nothing'"):
+    with pytest.raises(EmulatorError, match=r"kernel:4:.*undeclared identifier 'nothing'"):
         library(text, "metal")
     with pytest.raises(EmulatorError, match="kernel:3: double is not"):
         library("\nHG_DEV double f() { return 1; }\n", "metal")
@@ -786,7 +789,7 @@ def test_threads_part(what: str, prelude: str, order: str) -> None:
 
 RACES = {
     "a write that others read": "s[t % 32u] = x[t]; x[t] = s[(t + 1u) % 32u];",
-    "a second use": "s[t] = x[t]; HG_SYNC(); x[t] = s[31u - t]; s[t] = 0.0f; HG_SYNC(); x[t] += s[0];",
+    "a second use": "s[t] = x[t]; HG_SYNC(); x[t] = s[31u - t]; s[t] = 0.0f;",
     "one element of all": "x[0] = x[t];",
 }
 
@@ -962,7 +965,8 @@ C_PROGRAM = """
 int main(int, char** argv) {
   void* const runtime = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);
   if (runtime == nullptr) return std::puts(dlerror()), 1;
-  auto* const open = reinterpret_cast<decltype(&hg_library_open)>(dlsym(runtime, "hg_library_open"));
+  auto* const open = reinterpret_cast<decltype(&hg_library_open)>(
+      dlsym(runtime, "hg_library_open"));
   auto* const find = reinterpret_cast<decltype(&hg_library_kernel)>(
       dlsym(runtime, "hg_library_kernel"));
   auto* const launch = reinterpret_cast<decltype(&hg_launch)>(dlsym(runtime, "hg_launch"));
@@ -987,5 +991,5 @@ def test_without_the_compiler_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(emulator, "COMPILER", "clang++-of-nobody")
-    with pytest.raises(EmulatorError, match="is not installed .Debian's package clang-19"):
+    with pytest.raises(EmulatorError, match=r"is not installed \(Debian's package clang-19\)"):
         compile_library(INCLUDE + ADD + "// of this test", "metal")

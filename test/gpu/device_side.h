@@ -46,7 +46,7 @@ constexpr uint32_t kPoison = 0xffffffffu;
 enum class Role : char {
   buffer = 'b',
   parameter = 'p',
-  threadgroup = 't',
+  threadgroup_memory = 't',
   thread_position_in_threadgroup = '0',
   threadgroup_position_in_grid = '1',
   threads_per_threadgroup = '2',

@@ -433,7 +433,7 @@ hg_kernel* hg_library_kernel(hg_library* library, const char* name) {
 
 namespace {
 bool is_given(Role role) {
-  return role == Role::buffer || role == Role::parameter || role == Role::threadgroup;
+  return role == Role::buffer || role == Role::parameter || role == Role::threadgroup_memory;
 }
 }  // namespace
 

@@ -15,9 +15,16 @@
 #define HGEMU_SITE_ARGUMENTS \
   const char *file = __builtin_FILE(), int line = __builtin_LINE(), int column = __builtin_COLUMN()
 
+#if defined(HGEMU_FLAT)
+// The address sanitizer looks at no access to an address space.
+#define device
+#define constant const
+#define threadgroup
+#else
 #define device __attribute__((address_space(1)))
 #define constant __attribute__((address_space(2))) const
 #define threadgroup __attribute__((address_space(3)))
+#endif
 #define thread
 
 typedef _Float16 half;
@@ -189,19 +196,20 @@ struct atomic {
 typedef atomic<uint> atomic_uint;
 typedef atomic<int> atomic_int;
 typedef atomic<float> atomic_float;
-#define HGEMU_ATOMIC(name, result)                                                       \
-  template <class T>                                                                     \
-  inline T atomic_fetch_##name##_explicit(device atomic<T>* p, T v, memory_order) {      \
-    const T old = p->value;                                                              \
-    p->value = result;                                                                   \
-    return old;                                                                          \
-  }                                                                                      \
-  template <class T>                                                                     \
-  inline T atomic_fetch_##name##_explicit(threadgroup atomic<T>* p, T v, memory_order) { \
-    const T old = p->value;                                                              \
-    p->value = result;                                                                   \
-    return old;                                                                          \
+#define HGEMU_ATOMIC_IN(space, name, result)                                       \
+  template <class T>                                                               \
+  inline T atomic_fetch_##name##_explicit(space atomic<T>* p, T v, memory_order) { \
+    const T old = p->value;                                                        \
+    p->value = result;                                                             \
+    return old;                                                                    \
   }
+#if defined(HGEMU_FLAT)
+#define HGEMU_ATOMIC(name, result) HGEMU_ATOMIC_IN(, name, result)
+#else
+#define HGEMU_ATOMIC(name, result)      \
+  HGEMU_ATOMIC_IN(device, name, result) \
+  HGEMU_ATOMIC_IN(threadgroup, name, result)
+#endif
 HGEMU_ATOMIC(add, old + v)
 HGEMU_ATOMIC(max, old > v ? old : v)
 HGEMU_ATOMIC(min, old < v ? old : v)

@@ -247,7 +247,7 @@ class Pass:
         if int(number) > LAST_BUFFER_INDEX:
             raise self.error(at, f"{name} {number}: the last index is {LAST_BUFFER_INDEX}")
         if name == "threadgroup":
-            return Argument("hgemu::Role::threadgroup", int(number))
+            return Argument("hgemu::Role::threadgroup_memory", int(number))
         if "&" in declared:
             if spaces != {"constant"}:
                 raise self.error(at, f"a reference to device memory: {shown}")
@@ -266,7 +266,7 @@ class Pass:
                     continue
                 role = "buffer" if "*" in self.masked[begin:end] else "parameter"
                 arguments.append(Argument(f"hgemu::Role::{role}", position))
-            given = [(a.role.endswith("threadgroup"), a.index) for a in arguments]
+            given = [(a.role.endswith("memory"), a.index) for a in arguments]
             given = [
                 g for g, a in zip(given, arguments, strict=True) if a.role not in BUILTINS.values()
             ]
