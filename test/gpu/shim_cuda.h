@@ -1,14 +1,41 @@
 // The words and the library of CUDA C++ that the dialect's prelude uses, for clang on a CPU.
 #pragma once
 
-#include <math.h>
-#include <string.h>
-
 #include "device_side.h"
 
 #define __global__
 #define __device__
 #define __forceinline__ inline
+
+// CUDA's functions without a header, as here: C++'s takes longer to read than kernels to compile.
+extern "C" {
+#define HGEMU_FUNCTION(name) \
+  float name##f(float);      \
+  double name(double);
+HGEMU_FUNCTION(fabs)
+HGEMU_FUNCTION(sqrt)
+HGEMU_FUNCTION(floor)
+HGEMU_FUNCTION(ceil)
+HGEMU_FUNCTION(rint)
+HGEMU_FUNCTION(trunc)
+HGEMU_FUNCTION(exp)
+HGEMU_FUNCTION(exp2)
+HGEMU_FUNCTION(expm1)
+HGEMU_FUNCTION(log)
+HGEMU_FUNCTION(log2)
+HGEMU_FUNCTION(log1p)
+HGEMU_FUNCTION(tanh)
+HGEMU_FUNCTION(erf)
+HGEMU_FUNCTION(sin)
+HGEMU_FUNCTION(cos)
+#undef HGEMU_FUNCTION
+float copysignf(float, float);
+double copysign(double, double);
+float fmaf(float, float, float);
+double fma(double, double, double);
+float powf(float, float);
+double pow(double, double);
+}
 
 struct uint4 {
   unsigned int x, y, z, w;
@@ -50,7 +77,7 @@ template <class To, class From>
 inline To hgemu_cast(From x) {
   To to;
   static_assert(sizeof to == sizeof x, "bits of another size");
-  memcpy(&to, &x, sizeof to);
+  __builtin_memcpy(&to, &x, sizeof to);
   return to;
 }
 inline unsigned int __float_as_uint(float x) {

@@ -4,8 +4,6 @@
 // CPU treats them all alike. Included after preprocessing, so that the text sees no macro of it.
 #pragma once
 
-#include <math.h>
-
 #include "device_side.h"
 
 #define HGEMU_SITE     \
@@ -69,9 +67,9 @@ HGEMU_VECTORS(uchar)
 
 // ---- functions ----
 
-#define HGEMU_FUNCTION(name)   \
-  inline float name(float x) { \
-    return ::name##f(x);       \
+#define HGEMU_FUNCTION(name)       \
+  inline float name(float x) {     \
+    return __builtin_##name##f(x); \
   }
 HGEMU_FUNCTION(fabs)
 HGEMU_FUNCTION(floor)
@@ -86,15 +84,15 @@ HGEMU_FUNCTION(exp)
 HGEMU_FUNCTION(log)
 HGEMU_FUNCTION(tanh)
 inline float pow(float x, float y) {
-  return ::powf(x, y);
+  return __builtin_powf(x, y);
 }
 }  // namespace precise
 #undef HGEMU_FUNCTION
 inline float copysign(float x, float y) {
-  return ::copysignf(x, y);
+  return __builtin_copysignf(x, y);
 }
 inline float fma(float x, float y, float z) {
-  return ::fmaf(x, y, z);
+  return __builtin_fmaf(x, y, z);
 }
 inline bool isnan(float x) {
   return x != x;
