@@ -807,6 +807,29 @@ def test_finds_a_race(what: str, prelude: str) -> None:
 
 
 @pytest.mark.parametrize("prelude", PRELUDES)
+def test_orders_of_threads(prelude: str) -> None:
+    """Also of what waits: the second number is taken behind a barrier."""
+    text = """
+HG_KERNEL(take_numbers, HG_BUF(hg_atomic_u32, next, 0), HG_BUF(hg_u32, x, 1)) {
+  x[HG_LID] = hg_atomic_add(next, 1u);
+  HG_SYNC();
+  x[HG_BDIM + HG_LID] = hg_atomic_add(next, 1u) - HG_BDIM;
+}
+"""
+    taken = {}
+    for order, seed in [("forward", 0), ("reverse", 0), ("seeded", 1), ("seeded", 2)]:
+        x = np.zeros((2, 64), np.uint32)
+        buffers = [np.zeros(1, np.uint32), x]
+        library(text, prelude).launch("take_numbers", 1, 64, buffers, order=order, seed=seed)
+        assert x[0].tolist() == x[1].tolist()
+        taken[order, seed] = x[0].tolist()
+    assert taken["forward", 0] == list(range(64))
+    assert taken["reverse", 0] == list(range(63, -1, -1))
+    assert sorted(taken["seeded", 1]) == list(range(64))
+    assert len(set(map(tuple, taken.values()))) == 4
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
 def test_shared_memory_is_poison_at_the_start_of_each_block(prelude: str) -> None:
     x = np.zeros(64, np.float32)
     body = "HG_SYNC(); const hg_f32 v = s[t]; HG_SYNC(); s[t] = 1.0f; x[HG_BID * HG_BDIM + t] = v;"

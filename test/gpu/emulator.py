@@ -21,8 +21,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
 
-import numpy as np
+if TYPE_CHECKING:  # the command does without
+    import numpy as np
 
 HERE = Path(__file__).resolve().parent
 DIALECT = HERE.parent.parent / "csrc" / "gpu" / "dialect"
@@ -151,10 +153,9 @@ def load_runtime(asan: bool) -> ctypes.CDLL:
     loaded.hg_kernel_arguments.argtypes = [ctypes.c_void_p]
     loaded.hg_kernel_role.restype = ctypes.c_char
     loaded.hg_kernel_role.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    loaded.hg_launch.argtypes = [
-        *[ctypes.c_void_p, triple, triple, ctypes.POINTER(Argument)],
-        *[ctypes.c_int, ctypes.c_int, ctypes.c_uint64],
-    ]
+    arguments = (ctypes.POINTER(Argument), ctypes.c_int)
+    order = (ctypes.c_int, ctypes.c_uint64)
+    loaded.hg_launch.argtypes = (ctypes.c_void_p, triple, triple, *arguments, *order)
     loaded.hg_emulator_error.restype = ctypes.c_char_p
     return loaded
 
@@ -164,7 +165,7 @@ def triple_of(size: int | Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
     return (ctypes.c_uint32 * 3)(*sizes, *[1] * (3 - len(sizes)))
 
 
-Buffer = np.ndarray | int
+Buffer = Union["np.ndarray", int]  # or its address
 
 
 class Library:
@@ -197,7 +198,7 @@ class Library:
             handle = self._runtime.hg_library_kernel(self._library, name.encode())
             self._kernels[name] = self._checked(handle)
         kernel = self._kernels[name]
-        rest: dict[bytes, list] = {
+        rest: dict[bytes, list[Any]] = {
             b"b": list(buffers),
             b"p": [params] if isinstance(params, bytes) else list(params),
             b"t": list(threadgroup),
@@ -208,17 +209,17 @@ class Library:
             if not rest[role]:
                 raise EmulatorError(f"{name}: argument {i} is missing")
             given = rest[role].pop(0)
-            if isinstance(given, np.ndarray):
+            if isinstance(given, bytes):
+                alive.append(ctypes.create_string_buffer(given, len(given)))
+                arguments.append(Argument(ctypes.addressof(alive[-1]), len(given)))
+            elif role == b"t":
+                arguments.append(Argument(None, given))
+            elif isinstance(given, int):
+                arguments.append(Argument(given, 0))
+            else:
                 if not given.flags.c_contiguous:
                     raise ValueError("a buffer has to be contiguous")
                 arguments.append(Argument(given.ctypes.data, given.nbytes))
-            elif isinstance(given, bytes):
-                alive.append(ctypes.create_string_buffer(given, len(given)))
-                arguments.append(Argument(ctypes.addressof(alive[-1]), len(given)))
-            elif role == b"b":
-                arguments.append(Argument(given, 0))
-            else:
-                arguments.append(Argument(None, given))
         if left := sum(map(len, rest.values())):
             raise EmulatorError(f"{name}: {left} arguments too many")
         packed = (Argument * max(1, len(arguments)))(*arguments)
