@@ -248,6 +248,25 @@ def test_vectors_of_every_dtype(prelude: str) -> None:
         np.testing.assert_array_equal(y, x.reshape(70, -1)[:, ::-1].ravel())
 
 
+def with_headers_pasted(text: str) -> str:
+    """As for Metal, which is given one string and finds no files of ours."""
+
+    def paste(match: re.Match[str]) -> str:
+        return with_headers_pasted((emulator.DIALECT / match[1]).read_text())
+
+    return re.sub(r'^#include "(.*)"$', paste, text, flags=re.M)
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_headers_can_be_pasted_into_the_text(prelude: str) -> None:
+    # Twice: a header that is pasted again is nothing.
+    text = with_headers_pasted(INCLUDE + INCLUDE + ADD)
+    assert not re.search(r'#include "|#pragma once', text)
+    x, z = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    run_each(compile_library(text, prelude), "add", [x, x, z], 64)
+    np.testing.assert_array_equal(z, 2 * x)
+
+
 # ---- conversions ----
 
 CONVERT = """
@@ -884,6 +903,38 @@ kernel void k(device float* x [[buffer(0)]], threadgroup float* s [[threadgroup(
     ]:
         with pytest.raises(EmulatorError, match=why):
             lib.launch("k", 1, 32, [x], threadgroup=[size])
+
+
+def test_words_of_metal_beyond_the_dialect() -> None:
+    """For kernels that are written for Metal alone."""
+    text = """
+kernel void places(device float* x [[buffer(0)]], device uint* y [[buffer(4)]],
+                   constant float* c [[buffer(7)]],
+                   uint index [[thread_index_in_threadgroup]],
+                   ushort lane [[thread_index_in_simdgroup]],
+                   uint group [[simdgroup_index_in_threadgroup]],
+                   metal::uint3 at [[thread_position_in_grid]],
+                   uint block [[threadgroup_position_in_grid]]) {
+  const float v = x[at.x];
+  device uint* to = y + at.x * 6;
+  to[0] = index, to[1] = lane, to[2] = group, to[3] = block;
+  to[4] = metal::simd_max(at.x), to[5] = metal::simd_min(at.x);
+  const float total = metal::simd_sum(v), from = metal::simd_shuffle(v, 7);
+  const float before = metal::simd_shuffle_up(v, 1);
+  x[at.x] = (lane == 0 ? total : before) + from * c[0] + metal::max(1.0f, metal::min(v, 2.0f));
+}
+"""
+    text = text.replace("uint*", "metal::uint*").replace(" uint ", " metal::uint ")
+    x = np.arange(128, dtype=np.float32)
+    at, lanes = np.arange(128), x.reshape(4, 32)
+    y, c = np.zeros((128, 6), np.uint32), np.full(1, 0.5, np.float32)
+    before = np.concatenate([lanes.sum(1, keepdims=True), lanes[:, :-1]], 1)
+    expected = before + lanes[:, 7:8] * 0.5 + np.clip(lanes, 1, 2)
+    library(text.replace("ushort", "metal::ushort"), "metal").launch("places", 2, 64, [x, y, c])
+    np.testing.assert_array_equal(x, expected.ravel())
+    first = at // 32 * 32
+    columns = [at % 64, at % 32, at % 64 // 32, at // 64, first + 31, first]
+    np.testing.assert_array_equal(y, np.stack(columns, 1))
 
 
 @pytest.mark.parametrize("prelude", PRELUDES)

@@ -99,17 +99,17 @@ inline bool isnan(float x) {
 }
 // Both arguments of one type: of two types the call is ambiguous in Metal too. Of a NaN and a
 // number they are the number.
-#define HGEMU_LEAST(T, wide)                        \
+#define HGEMU_LEAST(T)                              \
   inline T max(T x, T y) {                          \
     return static_cast<T>(x > y || y != y ? x : y); \
   }                                                 \
   inline T min(T x, T y) {                          \
     return static_cast<T>(x < y || y != y ? x : y); \
   }
-HGEMU_LEAST(float, float)
-HGEMU_LEAST(half, float)
-HGEMU_LEAST(int, int)
-HGEMU_LEAST(uint, uint)
+HGEMU_LEAST(float)
+HGEMU_LEAST(half)
+HGEMU_LEAST(int)
+HGEMU_LEAST(uint)
 #undef HGEMU_LEAST
 
 // ---- threads ----
