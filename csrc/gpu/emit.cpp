@@ -809,7 +809,7 @@ class Emitter {
     }
   }
 
-  // Joins the partial results, a thread for each result.
+  // Joins partial results, of each value all, or a power of two of them.
   void joins() {
     depth_ = 1;
     const auto folds = down_folds();
@@ -817,19 +817,37 @@ class Emitter {
     // Of a fold over rows the columns lie side by side.
     const bool down = step_.skeleton == Skeleton::fold_down;
     const std::string columns = down ? parameter(Parameter::Kind::columns) : "1u";
+    std::string text = thread_text() + return_text("t");
+    text += "  const " + index_ + " c = t % " + columns + ";\n";
+    if (variant_.parts) {
+      const std::string joined = parameter(Parameter::Kind::joined);
+      const std::string of_one = parameter(Parameter::Kind::part_rows);
+      text += "  const " + index_ + " l = t / " + columns + " / " + joined + ";\n";
+      text +=
+          "  const " + index_ + " first = t / " + columns + " % " + joined + " * " + of_one + ";\n";
+      text += "  const " + index_ + " count = first + " + of_one + " < " + parts + " ? " + of_one +
+              " : " + parts + " - first;\n";
+    } else {
+      text += "  const " + index_ + " l = t / " + columns + ";\n";
+      text += "  const " + index_ + " first = 0;\n  const " + index_ + " count = " + parts + ";\n";
+    }
     for (const uint16_t i : folds) declare_stack(i);
-    open("for (" + index_ + " number = 0; number < " + parts + "; ++number)");
-    const std::string at =
-        down ? "(t / " + columns + " * " + parts + " + number) * " + columns + " + t % " + columns
-             : "t * " + parts + " + number";
+    open("for (" + index_ + " number = 0; number < count; ++number)");
+    const std::string at = "(l * " + parts + " + first + number) * " + columns + " + c";
     for (size_t k = 0; k < folds.size(); ++k) {
       push(folds[k], nodes_[folds[k]].op, part(static_cast<uint16_t>(k)) + "[" + at + "]",
            "number");
     }
     close();
     for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
-    store_joined();
-    body_ = thread_text() + return_text("t") + body_;
+    if (variant_.parts) {
+      for (size_t k = 0; k < folds.size(); ++k) {
+        line(part(static_cast<uint16_t>(folds.size() + k)) + "[t] = " + value(folds[k]) + ";");
+      }
+    } else {
+      store_joined();
+    }
+    body_ = text + body_;
   }
 
   // ---- scans ----
@@ -887,13 +905,13 @@ class Emitter {
   // ---- the whole ----
 
   Kernel finish() {
-    std::vector<bool> written(kernel_.buffers.size());
-    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
-      const Buffer& its = kernel_.buffers[i];
-      written[i] = its.is_part ? !variant_.joins : std::ranges::any_of(nodes_, [&](const Node& n) {
-        return n.kind == NodeKind::store && n.b == its.index;
+    const size_t folds = down_folds().size();  // whose partial results are read where they join
+    const auto is_written = [&](const Buffer& its) {
+      if (its.is_part) return !variant_.joins || its.index >= folds;
+      return std::ranges::any_of(nodes_, [&](const Node& node) {
+        return node.kind == NodeKind::store && node.b == its.index;
       });
-    }
+    };
     order_parameters();
     std::string text = std::string("struct ") + kPlaceholder + "_parameters {\n";
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
@@ -903,8 +921,8 @@ class Emitter {
     for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
       const Buffer& its = kernel_.buffers[i];
       const std::string type = its.is_part ? own_ : type_text(steps_.operands[its.index].dtype);
-      text += std::string(",\n          ") + (written[i] ? "HG_BUF(" : "HG_CBUF(") + type + ", b" +
-              number(i) + ", " + number(i) + ")";
+      text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") + type +
+              ", b" + number(i) + ", " + number(i) + ")";
     }
     text += std::string(",\n          HG_PARAM(") + kPlaceholder + "_parameters, p, " +
             number(kernel_.buffers.size()) + ")) {\n" + body_ + "}\n";

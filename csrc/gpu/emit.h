@@ -23,8 +23,8 @@ struct Variant {
   uint8_t rank = 0;      // of the space, where an operand is strided
   Team team = Team::warp;
   bool several = false;  // rows have several classes
-  // A fold goes on from partial results, `classes` always and `fold_down` of many rows: what is
-  // emitted makes these, or it joins them.
+  // A fold goes through partial results, `classes` always and `fold_down` of many rows: what is
+  // emitted makes these, joins them, or makes fewer of them, which is both.
   bool parts = false, joins = false;
 
   bool operator==(const Variant&) const = default;
@@ -47,7 +47,8 @@ struct Parameter {
     columns,    // of the space
     rows,       // in a plane of the domain
     parts,      // partial results of a value
-    part_rows,  // from which one is made
+    part_rows,  // from which one is made, or partial results that are joined to one
+    joined,     // partial results after that
     size,       // of dimension `dimension` of the space
     stride,     // of operand `index` along it, in elements
     immediate,  // number `index`, a number of the compute type

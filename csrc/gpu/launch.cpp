@@ -23,6 +23,8 @@ constexpr int64_t kMostNarrow = INT32_MAX - (int64_t{1} << 20);
 constexpr int64_t kClassesOfLongRow = 4;
 // Threads join partial results of so many chunks, or more.
 constexpr int64_t kLeastChunks = 4;
+// Partial results that a thread joins, one after the other: a power of two.
+constexpr int64_t kMostJoined = 64;
 
 }  // namespace
 
@@ -46,6 +48,7 @@ class Planning {
     int64_t rows = 1;       // in a plane of the domain
     int64_t parts = 0;      // partial results
     int64_t part_rows = 0;  // rows of one
+    int64_t joined = 0;     // partial results after some of them have joined
     int64_t blocks = 0;
     unsigned block = 0;
   };
@@ -227,13 +230,26 @@ class Planning {
     const auto folds = std::ranges::count_if(
         steps_.list[step].nodes, [](const Node& node) { return node.kind == NodeKind::fold; });
     parts_.clear();
-    for (int i = 0; i < folds; ++i) {
-      parts_.push_back(scratch(results * work.parts, dtype_size(own_dtype(steps_.compute_type))));
-    }
+    const auto make_parts = [&](int64_t parts) {
+      for (int i = 0; i < folds; ++i) {
+        parts_.push_back(scratch(results * parts, dtype_size(own_dtype(steps_.compute_type))));
+      }
+    };
+    make_parts(work.parts);
     variant.parts = true;
     add(step, variant, work);
-    variant.parts = false;
     variant.joins = true;
+    work.part_rows = kMostJoined;
+    while (work.parts > kMostJoined) {
+      work.joined = divided_up(work.parts, kMostJoined);
+      make_parts(work.joined);
+      work.threads = results * work.joined;
+      spread_threads(work, work.threads);
+      add(step, variant, work);
+      work.parts = work.joined;
+      parts_.erase(parts_.begin(), parts_.begin() + folds);
+    }
+    variant.parts = false;
     work.threads = results;
     spread_threads(work, results);
     add(step, variant, work);
@@ -281,6 +297,7 @@ class Planning {
       case Parameter::Kind::rows: return number(work.rows);
       case Parameter::Kind::parts: return number(work.parts);
       case Parameter::Kind::part_rows: return number(work.part_rows);
+      case Parameter::Kind::joined: return number(work.joined);
       case Parameter::Kind::size: return number(sizes_[its.dimension]);
       case Parameter::Kind::stride: return number(strides_[its.index][its.dimension]);
       case Parameter::Kind::immediate:

@@ -274,7 +274,10 @@ class Splitting {
       const size_t partials = values.size() + !values.contains(nodes[sink].a);
       const bool has_partials =
           its.skeleton == Skeleton::fold_down || its.skeleton == Skeleton::classes;
-      if (!taken.empty() && more.size() + (has_partials ? partials : 0) >= kMostBuffers) {
+      // Partial results are read and written by one kernel too.
+      const bool is_full = more.size() + (has_partials ? partials : 0) >= kMostBuffers ||
+                           (has_partials && 2 * partials >= kMostBuffers);
+      if (!taken.empty() && is_full) {
         finish();
         more = facts.loads[nodes[sink].a];
         more.insert(nodes[sink].b);

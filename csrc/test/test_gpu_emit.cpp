@@ -329,9 +329,10 @@ TEST(gpu_launches_of_rows_choose_threads) {
   const Launches longer = of({1, 100, 7000});  // of three classes
   CHECK_EQ(longer.list[0].threads, 384u);
   CHECK_EQ(few.scratch_bytes, size_t{0});
-  // Of one row, many blocks: two folds of two launches each, and the elements.
+  // Of one row, many blocks: two folds of three launches each, as there are many classes, and the
+  // elements.
   const Launches one = of({1, 1, 1'000'000});
-  CHECK_EQ(one.list.size(), size_t{5});
+  CHECK_EQ(one.list.size(), size_t{7});
   CHECK_EQ(one.list[0].blocks, (326u + 7) / 8);
   CHECK(one.scratch_bytes >= 326 * 4);
   CHECK(one.list[0].arguments[1].address == nullptr);
@@ -347,16 +348,22 @@ TEST(gpu_launches_fold_down_in_parts) {
   const auto wide = code.launches(bind_rows(addresses, {1, 10000, 100'000}));
   CHECK_EQ(wide.list.size(), size_t{1});
   const auto tall = code.launches(bind_rows(addresses, {1, 100'000, 100}));
-  CHECK_EQ(tall.list.size(), size_t{2});
-  const Kernel& first = *tall.list[0].kernel;
-  const uint32_t rows = word(tall.list[0], place_of(first, Parameter::Kind::part_rows));
-  const uint32_t chunks = rows / 16;
+  // Each thread makes one of some chunks; many threads join these.
+  CHECK_EQ(tall.list.size(), size_t{3});
+  const auto of = [&](size_t launch, Parameter::Kind kind) {
+    return word(tall.list[launch], place_of(*tall.list[launch].kernel, kind));
+  };
+  const uint32_t rows = of(0, Parameter::Kind::part_rows), chunks = rows / 16;
   CHECK_EQ(rows % 16, 0u);
   CHECK_EQ(chunks & (chunks - 1), 0u);  // a power of two
-  const uint32_t parts = word(tall.list[1], place_of(*tall.list[1].kernel, Parameter::Kind::parts));
-  CHECK_EQ(parts, (100'000 + rows - 1) / rows);
-  CHECK_EQ(word(tall.list[1], place_of(*tall.list[1].kernel, Parameter::Kind::threads)), 100u);
-  CHECK(tall.scratch_bytes >= parts * 100 * 4);
+  const uint32_t parts = (100'000 + rows - 1) / rows, joined = of(1, Parameter::Kind::joined);
+  CHECK_EQ(of(0, Parameter::Kind::threads), parts * 100);
+  CHECK_EQ(of(1, Parameter::Kind::parts), parts);
+  CHECK_EQ(joined, (parts + 63) / 64);
+  CHECK_EQ(of(1, Parameter::Kind::threads), joined * 100);
+  CHECK_EQ(of(2, Parameter::Kind::parts), joined);
+  CHECK_EQ(of(2, Parameter::Kind::threads), 100u);
+  CHECK(tall.scratch_bytes >= (parts + joined) * 100 * 4);
 }
 
 TEST(gpu_refuses_what_the_target_has_not) {

@@ -57,7 +57,10 @@ class Runs {
       Scene expected = run.scene;
       cpu::interpret(run.group, bind(run, expected));
       Scene& actual = run.actual.back();
-      for (const int order : {HG_ORDER_FORWARD, HG_ORDER_REVERSE, HG_ORDER_SEEDED}) {
+      // In several orders by the prelude that has more to be wrong.
+      std::vector<int> orders = {HG_ORDER_FORWARD};
+      if (prelude_ == "metal") orders.insert(orders.end(), {HG_ORDER_REVERSE, HG_ORDER_SEEDED});
+      for (const int order : orders) {
         for (size_t i = 0; i < actual.memory.size(); ++i) {
           std::memcpy(actual.memory[i].data, run.scene.memory[i].data, actual.memory[i].size);
         }
@@ -103,9 +106,11 @@ const std::vector<Shape> kShapes = {
     {1, 2, 3073}, {1, 1, 20001}, {3, 2, 5}, {2, 3, 128}, {1, 4000, 3}, {3, 300, 17}, {2, 65, 16},
 };
 
-// Whether an operation has the same bits on all backends.
-bool is_exact(const OpInfo& info) {
-  return info.cost != Cost::short_function && info.cost != Cost::function;
+// Whether an operation has the same bits on all backends: functions of f64 are the C library's.
+bool is_exact(Op op, ComputeType type) {
+  const Cost cost = op_info(op).cost;
+  const bool is_function = cost == Cost::short_function || cost == Cost::function;
+  return !is_function || (type == ComputeType::f32 && op != Op::pow);
 }
 
 Group random_group(int size, Random& random, bool strided) {
@@ -145,7 +150,7 @@ Group random_group(int size, Random& random, bool strided) {
     }
     const auto op = static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
     const OpInfo& info = op_info(op);
-    if (!computed_in(info, c) || !is_exact(info)) continue;
+    if (!computed_in(info, c) || !is_exact(op, c)) continue;
     const bool logical = !info.supports(b.own());
     DType dtype = info.has(kPredicate) ? DType::b8 : any_dtype();
     if (!info.has(kPredicate) && !info.supports_in_group(dtype)) dtype = b.own();
@@ -294,6 +299,30 @@ TEST(gpu_run_normalisation) {
     }
     CHECK(runs.check());
   }
+}
+
+// Partial results of partial results: of rows of many classes, and of many rows.
+TEST(gpu_run_folds_of_many) {
+  if (!has_emulator()) return;
+  Random random(49);
+  Runs runs("cuda");
+  gpu::Target target = runs.target();
+  target.enough_threads = 1 << 16;
+  runs.set_target(target);
+  for (const auto& [shape, spread] :
+       {std::pair(Shape{1, 1, 300'001}, kRows), std::pair(Shape{1, 2, 205'000}, kRows),
+        std::pair(Shape{1, 100'001, 3}, kColumns),
+        std::pair(Shape{2, 70'000, 1}, kPlanesAndColumns)}) {
+    for (const Op op : {Op::add, Op::minimum}) {
+      RowBuilder b(ComputeType::f32);
+      const uint16_t x = b.load(b.operand(DType::f32));
+      b.store(b.fold(op, x, spread), b.spread(DType::f32, spread));
+      b.store(b.fold(Op::add, b.op(Op::mul, DType::f32, x, x), spread),
+              b.spread(DType::f32, spread));
+      runs.add(b.group, shape, random);
+    }
+  }
+  CHECK(runs.check());
 }
 
 // The derivative of a layer norm: folds both ways, a weight, and the result in place.
