@@ -774,13 +774,18 @@ class Emitter {
     for (const uint16_t i : folds) {
       line(own_ + " " + fold(i) + " = " + identity_text(op_info(nodes_[i].op), type_) + ";");
     }
-    open("for (" + index_ + " m = begin; m < end; ++m)");
+    // A known number of times, so that a compiler may load all rows of a chunk before it folds
+    // them.
+    open("for (hg_u32 k = 0; k < " + chunk + "; ++k)");
+    line("const " + index_ + " m = begin + k;");
+    open("if (m < end)");
     line("const " + index_ + " r = l * " + rows + " + m;");
     line("const " + index_ + " e = r * " + columns + " + c;");
     emit_all(folds);
     for (const uint16_t i : folds) {
       line(fold(i) + " = " + join(nodes_[i].op, fold(i), use(nodes_[i].a)) + ";");
     }
+    close();
     close();
     for (const uint16_t i : folds) push(i, nodes_[i].op, fold(i), "number");
     close();
