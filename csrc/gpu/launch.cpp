@@ -16,9 +16,6 @@ int64_t divided_up(int64_t n, int64_t by) {
   return (n + by - 1) / by;
 }
 
-// Numbers of elements beyond it have 64 bits. There is room for a block's last thread above it.
-constexpr int64_t kMostNarrow = INT32_MAX - (int64_t{1} << 20);
-
 // A row is folded by several blocks from here on, where there are too few rows.
 constexpr int64_t kClassesOfLongRow = 4;
 // Threads join partial results of so many chunks, or more.
@@ -74,7 +71,7 @@ class Planning {
 
   // The iteration space with as few dimensions as the strides of the strided operands allow.
   void collapse() {
-    wide_ = binding_.count > kMostNarrow;
+    wide_ = binding_.count > target_.most_narrow;
     const auto rank = static_cast<size_t>(binding_.rank);
     std::vector<size_t> strided;
     for (size_t i = 0; i < steps_.given; ++i) {
@@ -112,7 +109,7 @@ class Planning {
         strides_[i][d] /= bytes;
         reach += std::abs(strides_[i][d]) * (sizes_[d] - 1);
       }
-      wide_ = wide_ || reach > kMostNarrow;
+      wide_ = wide_ || reach > target_.most_narrow;
     }
     if (sizes_.size() > UINT8_MAX) throw Error("a space of too many dimensions");
   }

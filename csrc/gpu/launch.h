@@ -21,6 +21,8 @@ struct Target {
   unsigned threads = 256;  // of a block, where nothing else says how many
   // With fewer threads than these a fold goes through partial results.
   int64_t enough_threads = 1 << 16;
+  // Numbers of elements beyond it have 64 bits; above it there is room for a block's last thread.
+  int64_t most_narrow = INT32_MAX - (int64_t{1} << 20);
 };
 
 // An argument: memory of the caller, or a place in the scratch memory of the run.

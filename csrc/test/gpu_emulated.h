@@ -74,8 +74,12 @@ class Emulated {
   void compile(const std::string& text, const std::string& prelude) {
     const std::filesystem::path tests =
         std::filesystem::absolute(__FILE__).parent_path().parent_path().parent_path() / "test";
-    const std::string file = std::filesystem::temp_directory_path() /
-                             ("hologram-kernels-" + std::to_string(getpid()) + ".hgk");
+    // HOLOGRAM_KEEP_KERNELS: the folder in which texts stay, for other compilers.
+    const char* const kept = std::getenv("HOLOGRAM_KEEP_KERNELS");
+    static int number = 0;
+    const std::string file =
+        (kept != nullptr ? std::filesystem::path(kept) : std::filesystem::temp_directory_path()) /
+        ("hologram-kernels-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".hgk");
     std::ofstream(file) << text;
     const std::string command = "python3 " + (tests / "gpu" / "emulator.py").string() +
                                 " --runtime --prelude " + prelude + " " + file;
@@ -88,7 +92,7 @@ class Emulated {
       path.pop_back();  // the end of the line
     }
     if (pclose(pipe) != 0) throw std::runtime_error("the kernels of " + file + " do not compile");
-    std::filesystem::remove(file);
+    if (kept == nullptr) std::filesystem::remove(file);
     // Local: a test may meet another one, where the emulator's sources change meanwhile.
     void* const runtime = dlopen(paths[0].c_str(), RTLD_NOW | RTLD_LOCAL);
     if (runtime == nullptr) throw std::runtime_error(dlerror());

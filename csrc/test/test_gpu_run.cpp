@@ -218,6 +218,43 @@ TEST(gpu_run_random_groups) {
   }
 }
 
+// As of more elements than 32 bits have numbers for.
+TEST(gpu_run_wide_numbers) {
+  if (!has_emulator()) return;
+  for (const char* prelude : kPreludes) {
+    Random random(50);
+    Runs runs(prelude);
+    gpu::Target target = runs.target();
+    target.most_narrow = 0;
+    runs.set_target(target);
+    for (int i = 0; i < 16; ++i) {
+      const Group group = random_group(4, random, i % 2 == 0);
+      if (is_group(group)) runs.add(group, make_scene(group, random_sizes(random), random));
+    }
+    for (const Shape shape : {Shape{1, 3, 200}, Shape{1, 2, 3100}, Shape{1, 1, 20001},
+                              Shape{1, 2000, 4}, Shape{2, 40, 16}}) {
+      RowBuilder b(ComputeType::f32);
+      const DType f = DType::f32;
+      const uint16_t in = b.operand(f), x = b.load(in), least = b.fold(Op::minimum, x);
+      const uint16_t rest = b.op(Op::sub, f, x, least);
+      const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+      b.store(b.fold(Op::add, rest, down), b.spread(f, down));
+      b.store(b.fold(Op::add, b.op(Op::mul, f, rest, b.load(b.spread(f, kColumns)))),
+              b.spread(f, kRows));
+      b.store(b.add({NodeKind::pick, Op::add, f, x, b.load(b.spread(DType::i8, kRows), f)}),
+              b.spread(f, kRows));
+      b.store(b.op(Op::mul, f, rest, b.position(kColumns)), in);
+      runs.add(b.group, shape, random);
+      RowBuilder c(ComputeType::i64);
+      const uint16_t y = c.load(c.operand(DType::i64));
+      c.store(c.scan(Op::add, DType::i64, y, kColumns), c.spread(DType::i64, kEach));
+      c.store(c.scan(Op::add, DType::i64, y, kMiddle), c.spread(DType::i32, kEach));
+      runs.add(c.group, shape, random);
+    }
+    CHECK(runs.check());
+  }
+}
+
 // Operands of each spread, also in place.
 TEST(gpu_run_broadcasts) {
   if (!has_emulator()) return;
