@@ -99,6 +99,7 @@ test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulate
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
+	@$(MAKE) -C csrc/test -j $(JOBS) gpu
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 	@$(MAKE) test-sim
@@ -126,6 +127,10 @@ test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKEN
 	HOLOGRAM_BACKENDS=$(or $(BACKENDS),sim) HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim HOLOGRAM_TEST_SHARD=$(SHARD) \
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
+
+test-gpu-kernels: $(EVERYTHING) ## GPU kernels on an emulator, which needs clang++-19
+	@$(MAKE) -C csrc/test -j $(JOBS) gpu
+	HOLOGRAM_TEST_FULL=1 $(PY) -m pytest test/test_gpu_dialect.py
 
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan

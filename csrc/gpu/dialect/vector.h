@@ -1,0 +1,116 @@
+// 16 bytes of elements, read and written at once: of operands whose addresses are multiples of 16.
+#ifndef HOLOGRAM_GPU_VECTOR_H
+#define HOLOGRAM_GPU_VECTOR_H
+
+// Elements in one.
+#define HG_VEC(T) (16u / static_cast<hg_u32>(sizeof(T)))
+
+// Words, as an array of narrow elements would not stay in registers.
+template <class T>
+struct hg_vec {
+  hg_u32 word[4];
+};
+
+template <class T>
+HG_DEV hg_vec<T> hg_load_vec(HG_GLOBAL const T* p) {
+  const hg_u32x4 words = *reinterpret_cast<HG_GLOBAL const hg_u32x4*>(p);
+  hg_vec<T> v;
+  v.word[0] = words.x;
+  v.word[1] = words.y;
+  v.word[2] = words.z;
+  v.word[3] = words.w;
+  return v;
+}
+template <class T>
+HG_DEV void hg_store_vec(HG_GLOBAL T* p, hg_vec<T> v) {
+  hg_u32x4 words;
+  words.x = v.word[0];
+  words.y = v.word[1];
+  words.z = v.word[2];
+  words.w = v.word[3];
+  *reinterpret_cast<HG_GLOBAL hg_u32x4*>(p) = words;
+}
+
+// The bits of an element, and back.
+#define HG_BITS(T, U)                        \
+  HG_DEV U hg_bits(T x) {                    \
+    return static_cast<U>(x);                \
+  }                                          \
+  HG_DEV T hg_from_bits(hg_tag<T>, U bits) { \
+    return static_cast<T>(bits);             \
+  }
+HG_BITS(hg_b8, hg_u8)
+HG_BITS(hg_u8, hg_u8)
+HG_BITS(hg_i8, hg_u8)
+HG_BITS(hg_i16, hg_u16)
+HG_BITS(hg_f16, hg_u16)
+HG_BITS(hg_bf16, hg_u16)
+HG_BITS(hg_i32, hg_u32)
+HG_BITS(hg_u32, hg_u32)
+HG_BITS(hg_i64, hg_u64)
+HG_BITS(hg_u64, hg_u64)
+#undef HG_BITS
+HG_DEV hg_u32 hg_bits(float x) {
+  return hg_as_u32(x);
+}
+HG_DEV float hg_from_bits(hg_tag<float>, hg_u32 bits) {
+  return hg_as_f32(bits);
+}
+#if HG_HAS_F64
+HG_DEV hg_u64 hg_bits(double x) {
+  return hg_as_u64(x);
+}
+HG_DEV double hg_from_bits(hg_tag<double>, hg_u64 bits) {
+  return hg_as_f64(bits);
+}
+#endif
+
+template <class T, hg_u32 bytes>
+struct hg_place;  // of an element i in words
+template <class T>
+struct hg_place<T, 4> {
+  HG_DEV T get(HG_THREAD const hg_u32* word, hg_u32 i) {
+    return hg_from_bits(hg_tag<T>(), word[i]);
+  }
+  HG_DEV void set(HG_THREAD hg_u32* word, hg_u32 i, T x) { word[i] = hg_bits(x); }
+};
+template <class T>
+struct hg_place<T, 8> {
+  HG_DEV T get(HG_THREAD const hg_u32* word, hg_u32 i) {
+    return hg_from_bits(hg_tag<T>(), static_cast<hg_u64>(word[2 * i]) |
+                                         (static_cast<hg_u64>(word[2 * i + 1]) << 32));
+  }
+  HG_DEV void set(HG_THREAD hg_u32* word, hg_u32 i, T x) {
+    const hg_u64 bits = hg_bits(x);
+    word[2 * i] = static_cast<hg_u32>(bits);
+    word[2 * i + 1] = static_cast<hg_u32>(bits >> 32);
+  }
+};
+#define HG_NARROW(bytes, U)                                                                \
+  template <class T>                                                                       \
+  struct hg_place<T, bytes> {                                                              \
+    HG_DEV T get(HG_THREAD const hg_u32* word, hg_u32 i) {                                 \
+      const hg_u32 shift = i % (4 / bytes) * (8 * bytes);                                  \
+      return hg_from_bits(hg_tag<T>(), static_cast<U>(word[i / (4 / bytes)] >> shift));    \
+    }                                                                                      \
+    HG_DEV void set(HG_THREAD hg_u32* word, hg_u32 i, T x) {                               \
+      const hg_u32 shift = i % (4 / bytes) * (8 * bytes), mask = (1u << (8 * bytes)) - 1u; \
+      const hg_u32 rest = word[i / (4 / bytes)] & ~(mask << shift);                        \
+      word[i / (4 / bytes)] = rest | (static_cast<hg_u32>(hg_bits(x)) << shift);           \
+    }                                                                                      \
+  };
+HG_NARROW(2, hg_u16)
+HG_NARROW(1, hg_u8)
+#undef HG_NARROW
+
+// Element i; in an unrolled loop, where i is known, a move.
+template <class T>
+HG_DEV T hg_vec_get(HG_THREAD const hg_vec<T>& v, hg_u32 i) {
+  return hg_place<T, sizeof(T)>::get(v.word, i);
+}
+template <class T>
+HG_DEV void hg_vec_set(HG_THREAD hg_vec<T>& v, hg_u32 i, T x) {
+  hg_place<T, sizeof(T)>::set(v.word, i, x);
+}
+
+#endif

@@ -1,0 +1,1030 @@
+#include "gpu/emit.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "atlas/error.h"
+#include "gpu/op_text.h"
+
+namespace hologram::gpu {
+namespace {
+
+constexpr const char* kPlaceholder = "hg_@";
+
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
+// FNV-1a.
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+class Emitter {
+ public:
+  Emitter(const Steps& steps, const Step& step, const Variant& variant, unsigned vector)
+      : steps_(steps),
+        step_(step),
+        nodes_(step.nodes),
+        variant_(variant),
+        type_(steps.compute_type),
+        own_(type_text(type_)),
+        index_(variant.wide ? "hg_u64" : "hg_u32"),
+        spreads_(spreads_of(nodes_, steps.operands, steps.structured)),
+        turns_(turns_of(nodes_)) {
+    kernel_.vector = vector;
+    kernel_.needs_f64 = type_ == ComputeType::f64;
+  }
+
+  Kernel run() {
+    if (variant_.joins) {
+      joins();
+    } else {
+      switch (step_.skeleton) {
+        case Skeleton::elements: elements(); break;
+        case Skeleton::rows: rows(); break;
+        case Skeleton::classes: classes(); break;
+        case Skeleton::fold_down: fold_down(); break;
+        case Skeleton::scan: scan(); break;
+      }
+    }
+    return finish();
+  }
+
+ private:
+  // ---- text ----
+
+  void line(const std::string& text) { body_ += std::string(2 * depth_, ' ') + text + "\n"; }
+  void open(const std::string& text) {
+    line(text + " {");
+    ++depth_;
+  }
+  void close() {
+    --depth_;
+    line("}");
+  }
+  static std::string value(uint16_t node) { return "v" + number(node); }
+  static std::string fold(uint16_t node) { return "f" + number(node); }
+
+  std::string apply(Op op, const std::string& type, const std::string& x, const std::string& y,
+                    const std::string& z) {
+    if (std::ranges::find(kernel_.ops, op) == kernel_.ops.end()) kernel_.ops.push_back(op);
+    return std::string("hg_op_") + op_info(op).name + "<" + type + ">(" + x + ", " + y + ", " + z +
+           ")";
+  }
+  // Of a fold, in its order: x comes before y.
+  std::string join(Op op, const std::string& x, const std::string& y) {
+    return apply(op, own_, x, y, own_ + "(0)");
+  }
+
+  // ---- arguments ----
+
+  std::string buffer(const Buffer& its) {
+    auto at = std::ranges::find(kernel_.buffers, its);
+    if (at == kernel_.buffers.end()) {
+      kernel_.buffers.push_back(its);
+      at = kernel_.buffers.end() - 1;
+    }
+    return "b" + number(static_cast<uint64_t>(at - kernel_.buffers.begin()));
+  }
+  std::string operand(uint16_t which) { return buffer({false, which}); }
+  std::string part(uint16_t which) { return buffer({true, which}); }
+
+  // Parameters are named before all are known; fields are in the order in which they are needed.
+  static std::string field(size_t at) { return "p" + number(at); }
+  std::string parameter(Parameter its) {
+    if (its.kind == Parameter::Kind::immediate)
+      its.bytes = type_ == ComputeType::f32 ? 4 : 8;
+    else if (its.kind == Parameter::Kind::bits || variant_.wide)
+      its.bytes = 8;
+    auto at = std::ranges::find(kernel_.parameters, its);
+    if (at == kernel_.parameters.end()) {
+      kernel_.parameters.push_back(its);
+      at = kernel_.parameters.end() - 1;
+    }
+    return "p." + field(static_cast<size_t>(at - kernel_.parameters.begin()));
+  }
+  std::string parameter(Parameter::Kind kind) { return parameter(Parameter{kind}); }
+  std::string field_type(const Parameter& its) const {
+    switch (its.kind) {
+      case Parameter::Kind::immediate: return own_;
+      case Parameter::Kind::bits: return "hg_u64";
+      case Parameter::Kind::stride: return variant_.wide ? "hg_i64" : "hg_i32";
+      default: return index_;
+    }
+  }
+
+  // ---- where elements are ----
+  //
+  // e: the element of the space, c: its column, r: its row of all planes, m: that in its plane,
+  // l: the plane. What of these a kernel needs is put before its body.
+
+  std::string place(char which) {
+    needed_ += needed_.find(which) == std::string::npos ? std::string(1, which) : "";
+    return {which};
+  }
+  std::string place_of(Spread spread) {
+    const auto columns = [&] { return parameter(Parameter::Kind::columns); };
+    switch (spread) {
+      case kOne: return "0";
+      case kPlanes: return place('l');
+      case kMiddle: return place('m');
+      case kRows: return place('r');
+      case kColumns: return place('c');
+      case kPlanesAndColumns: return place('l') + " * " + columns() + " + " + place('c');
+      case kMiddle | kColumns: return place('m') + " * " + columns() + " + " + place('c');
+      default: return place('e');
+    }
+  }
+  bool needs(char which) const { return needed_.find(which) != std::string::npos; }
+  // Declares what is needed of them, given the row.
+  std::string row_places() {
+    std::string text;
+    if (!needs('m') && !needs('l')) return text;
+    const std::string rows = parameter(Parameter::Kind::rows);
+    if (needs('m')) text += "  const " + index_ + " m = r % " + rows + ";\n";
+    if (needs('l')) text += "  const " + index_ + " l = r / " + rows + ";\n";
+    return text;
+  }
+
+  std::string place_in(uint16_t which) {
+    const Operand& its = steps_.operands[which];
+    if (its.layout == Layout::scalar) return "0";
+    if (its.layout == Layout::strided) {
+      is_strided_ = true;
+      if (std::ranges::find(strided_, which) == strided_.end()) strided_.push_back(which);
+      const auto at = std::ranges::find(strided_, which) - strided_.begin();
+      return "s" + number(static_cast<uint64_t>(at));
+    }
+    return place_of(steps_.structured ? its.spread : kEach);
+  }
+
+  // ---- values ----
+
+  // A value as it is used: a name, or a parameter.
+  std::string use(uint16_t node) {
+    if (nodes_[node].kind == NodeKind::immediate) {
+      return parameter({Parameter::Kind::immediate, 0, nodes_[node].a});
+    }
+    return value(node);
+  }
+
+  // Whether a value is one that its dtype holds: of an immediate nobody knows.
+  bool is_held(uint16_t node) const { return nodes_[node].kind != NodeKind::immediate; }
+  bool needs_rounding(const Node& node) const {
+    if (node.dtype == own_dtype(type_)) return false;
+    const OpInfo& info = op_info(node.op);
+    if (info.has(kPredicate)) return false;
+    if (info.exact == Exact::no) return true;
+    if (info.exact == Exact::real && (dtype_bit(node.dtype) & kReal) == 0) return true;
+    for (int k = info.has(kCondition) ? 1 : 0; k < info.arity; ++k) {
+      const uint16_t from = argument_of(node, k);
+      if (!is_held(from) || !holds(node.dtype, nodes_[from].dtype)) return true;
+      // Of b8 no whole number but 0 and 1 is left, but -1 could be made.
+      if (node.dtype == DType::b8 || nodes_[from].dtype == DType::b8) return true;
+    }
+    return false;
+  }
+
+  std::string loaded(const Node& node, const std::string& element) {
+    const DType from = steps_.operands[node.a].dtype;
+    const std::string x =
+        from == own_dtype(type_) ? element : "hg_convert<" + own_ + ">(" + element + ")";
+    return holds(node.dtype, from) ? x : rounded_text(x, type_, node.dtype);
+  }
+  std::string drawn(const Node& node) {
+    const auto bits = [&](int i) {
+      return parameter({Parameter::Kind::bits, 8, static_cast<uint16_t>(node.a + i)});
+    };
+    const std::string from = "(" + bits(0) + ", " + bits(1) + ", hg_u64(" + place('e') + ")";
+    const std::string suffix = type_ == ComputeType::f64 ? "_f64" : "";
+    switch (static_cast<Draw>(node.b)) {
+      case Draw::uniform:
+        if (type_ == ComputeType::f64) return "hg_draw_uniform_f64" + from + ")";
+        return "hg_draw_uniform" + from + ", " +
+               number(static_cast<uint64_t>(digits_of(node.dtype))) + "u)";
+      case Draw::normal:
+        return rounded_text("hg_draw_normal" + suffix + from + ")", type_, node.dtype);
+      case Draw::integer: return "hg_draw_integer" + from + ", " + bits(2) + ")";
+      case Draw::long_integer: break;
+    }
+    return "hg_draw_long_integer" + from + ", " + bits(2) + ")";
+  }
+
+  // Declares the value of a node that is neither a fold nor a store.
+  void emit_node(uint16_t i) {
+    const Node& node = nodes_[i];
+    std::string x;
+    switch (node.kind) {
+      case NodeKind::load:
+        x = loaded(node, in_vectors(node.a)
+                             ? "hg_vec_get(x" + operand(node.a) + vector_element(node.a) + ")"
+                             : operand(node.a) + "[" + place_in(node.a) + "]");
+        break;
+      case NodeKind::compute: {
+        const int arity = op_info(node.op).arity;
+        x = apply(node.op, own_, use(node.a), use(arity > 1 ? node.b : node.a),
+                  use(arity > 2 ? node.c : node.a));
+        if (needs_rounding(node)) x = rounded_text(x, type_, node.dtype);
+        break;
+      }
+      case NodeKind::cast:
+        x = use(node.a);
+        if (!is_held(node.a) || !holds(node.dtype, nodes_[node.a].dtype)) {
+          x = rounded_text(x, type_, node.dtype);
+        }
+        break;
+      case NodeKind::position: x = own_ + "(" + place(node.b == kColumns ? 'c' : 'm') + ")"; break;
+      case NodeKind::random: x = drawn(node); break;
+      case NodeKind::pick: return emit_pick(i);
+      default: return;
+    }
+    line("const " + own_ + " " + value(i) + " = " + x + ";");
+  }
+
+  // The element of the row in the column that the row says: computed there.
+  void emit_pick(uint16_t i) {
+    const Node& node = nodes_[i];
+    const std::string columns = parameter(Parameter::Kind::columns), at = use(node.b);
+    line(own_ + " " + value(i) + " = " + own_ + "(0);");
+    open("if (" + at + " >= " + own_ + "(0) && " + at + " < " + own_ + "(" + columns + "))");
+    line("const " + index_ + " c = " + index_ + "(" + at + ");");
+    // Below, the places are of another element.
+    const std::string before = needed_;
+    needed_.clear();
+    const std::string outside = std::exchange(body_, "");
+    std::vector<bool> needed(nodes_.size());
+    need(node.a, needed);
+    for (uint16_t k = 0; k < i; ++k) {
+      if (needed[k] && has_columns(spreads_[k])) emit_node(k);
+    }
+    const std::string inside = std::exchange(body_, outside);
+    const bool has_element = needs('e');
+    std::string rest = before;
+    for (const char which : needed_) {
+      if (which != 'e' && which != 'c' && rest.find(which) == std::string::npos) rest += which;
+    }
+    needed_ = rest;
+    if (has_element) line("const " + index_ + " e = " + place('r') + " * " + columns + " + c;");
+    body_ += inside;
+    const std::string found = use(node.a);
+    // -0 of a row of several becomes +0.
+    line("if (" + own_ + "(c) == " + at + ") " + value(i) + " = " + columns + " == 1 ? " + found +
+         " : wrap_add(" + found + ", " + own_ + "(0));");
+    close();
+  }
+
+  // What is computed for elements, for a value; not through folds, nor picks.
+  void need(uint16_t node, std::vector<bool>& needed) const {
+    if (needed[node]) return;
+    needed[node] = true;
+    if (nodes_[node].kind == NodeKind::fold || nodes_[node].kind == NodeKind::pick ||
+        nodes_[node].kind == NodeKind::scan) {
+      return;
+    }
+    for (int k = 0; k < arity_of(nodes_[node]); ++k) need(argument_of(nodes_[node], k), needed);
+  }
+
+  // What folds and picks are made of as well: also of elements, which they compute themselves.
+  void need_through(std::vector<bool>& needed) const {
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      if (!needed[i]) continue;
+      for (int k = 0; k < arity_of(nodes_[i]); ++k) need(argument_of(nodes_[i], k), needed);
+    }
+  }
+  // Declares the values that there are one of for a row, of those that `needed` is made of.
+  void emit_row_values(std::vector<bool> needed) {
+    need_through(needed);
+    emit_values(needed, false);
+  }
+
+  // Elements beside rows: what differs from column to column.
+  bool is_of_elements(uint16_t node) const {
+    return !steps_.structured ? spreads_[node] != kOne : has_columns(spreads_[node]);
+  }
+
+  // The values of `needed` that elements have, or that rows have.
+  void emit_values(const std::vector<bool>& needed, bool of_elements) {
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      if (needed[i] && is_of_elements(i) == of_elements && !is_fold_or_scan(i)) emit_node(i);
+    }
+  }
+  bool is_fold_or_scan(uint16_t i) const {
+    return nodes_[i].kind == NodeKind::fold || nodes_[i].kind == NodeKind::scan;
+  }
+
+  std::string stored(const Node& store) {
+    const DType to = steps_.operands[store.b].dtype;
+    const std::string x = use(store.a);
+    return to == own_dtype(type_) ? x : "hg_convert<" + type_text(to) + ">(" + x + ")";
+  }
+  void emit_store(const Node& store) {
+    line(operand(store.b) + "[" + place_in(store.b) + "] = " + stored(store) + ";");
+  }
+
+  template <class Holds>
+  std::vector<uint16_t> nodes_where(Holds&& holds) const {
+    std::vector<uint16_t> result;
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      if (holds(nodes_[i], i)) result.push_back(i);
+    }
+    return result;
+  }
+  std::vector<uint16_t> stores() const {
+    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::store; });
+  }
+
+  // The number of the thread, of those that have something to do.
+  std::string thread_text() {
+    return "  const " + index_ + " t = " + index_ + "(HG_BID) * HG_BDIM + HG_LID;\n";
+  }
+  std::string return_text(const std::string& which) {
+    return "  if (" + which + " >= " + parameter(Parameter::Kind::threads) + ") return;\n";
+  }
+
+  // ---- elements ----
+
+  // Whether an operand is read or written a vector at a time.
+  bool in_vectors(uint16_t which) const {
+    if (kernel_.vector == 1 || step_.skeleton != Skeleton::elements) return false;
+    const Operand& its = steps_.operands[which];
+    if (its.layout != Layout::dense) return false;
+    return !steps_.structured || has_columns(its.spread);
+  }
+  unsigned elements_of_vec(uint16_t which) const {
+    return 16 / static_cast<unsigned>(dtype_size(steps_.operands[which].dtype));
+  }
+  // Element k of a thread's.
+  std::string vector_element(uint16_t which) const {
+    const std::string n = number(elements_of_vec(which)) + "u";
+    return "[k / " + n + "], k % " + n;
+  }
+
+  void elements() {
+    const unsigned n = kernel_.vector;
+    std::vector<bool> needed(nodes_.size());
+    for (const uint16_t store : stores()) need(nodes_[store].a, needed);
+    depth_ = 1;
+    emit_row_values(needed);
+    if (n == 1) {
+      emit_values(needed, true);
+      for (const uint16_t store : stores()) emit_store(nodes_[store]);
+    } else {
+      vectors(needed);
+    }
+    elements_prologue();
+  }
+
+  void elements_prologue() {
+    std::string text = thread_text();
+    if (kernel_.vector == 1) {
+      text += return_text("t") + "  const " + index_ + " e = t;\n";
+    } else {
+      const std::string vector = number(kernel_.vector) + "u";
+      text += "  const " + index_ + " e0 = t * " + vector + ";\n" + return_text("e0");
+      const std::string threads = parameter(Parameter::Kind::threads);
+      text += "  const hg_u32 left = " + threads + " - e0 < " + vector + " ? hg_u32(" + threads +
+              " - e0) : " + vector + ";\n";
+    }
+    const std::string e = kernel_.vector == 1 ? "e" : "e0", c = kernel_.vector == 1 ? "c" : "c0";
+    if (steps_.structured && !has_columns(step_.domain)) {
+      if (needs('r') || needs('m') || needs('l')) {
+        text += "  const " + index_ + " r = e;\n" + row_places();
+      }
+    } else if (needs('r') || needs('c') || needs('m') || needs('l')) {
+      const std::string columns = parameter(Parameter::Kind::columns);
+      text += "  const " + index_ + " " + c + " = " + e + " % " + columns + ";\n";
+      text += "  const " + index_ + " r = " + e + " / " + columns + ";\n" + row_places();
+    }
+    if (is_strided_) text += strided_places();
+    body_ = text + body_;
+  }
+
+  // Where the element of each strided operand lies.
+  std::string strided_places() {
+    const std::string step = variant_.wide ? "hg_i64" : "hg_i32";
+    std::string text = "  " + index_ + " rest = e;\n";
+    for (size_t k = 0; k < strided_.size(); ++k) text += "  " + step + " s" + number(k) + " = 0;\n";
+    for (int d = variant_.rank - 1; d >= 0; --d) {
+      const auto dimension = static_cast<uint8_t>(d);
+      const std::string at = "d" + number(dimension);
+      if (d == 0) {
+        text += "  const " + step + " " + at + " = " + step + "(rest);\n";
+      } else {
+        const std::string size = parameter({Parameter::Kind::size, 4, 0, dimension});
+        text += "  const " + step + " " + at + " = " + step + "(rest % " + size + ");\n";
+        text += "  rest /= " + size + ";\n";
+      }
+      for (size_t k = 0; k < strided_.size(); ++k) {
+        const std::string stride = parameter({Parameter::Kind::stride, 4, strided_[k], dimension});
+        text += "  s" + number(k) + " += " + at + " * " + stride + ";\n";
+      }
+    }
+    return text;
+  }
+
+  // The first element of a thread's in an operand.
+  std::string first_place(uint16_t which) {
+    const std::string columns =
+        steps_.structured ? parameter(Parameter::Kind::columns) : std::string();
+    switch (steps_.structured ? steps_.operands[which].spread : kEach) {
+      case kColumns: place('c'); return "c0";
+      case kPlanesAndColumns: place('c'); return place('l') + " * " + columns + " + c0";
+      case kMiddle | kColumns: place('c'); return place('m') + " * " + columns + " + c0";
+      default: return "e0";
+    }
+  }
+
+  void vectors(const std::vector<bool>& needed) {
+    const std::string vector = number(kernel_.vector) + "u";
+    std::vector<uint16_t> in, out;
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (node.kind == NodeKind::load && needed[i] && in_vectors(node.a)) in.push_back(node.a);
+      if (node.kind == NodeKind::store && in_vectors(node.b)) out.push_back(node.b);
+    }
+    std::ranges::stable_sort(in);
+    in.erase(std::unique(in.begin(), in.end()), in.end());
+    const auto declare = [&](const std::string& name, uint16_t which) {
+      const unsigned n = elements_of_vec(which);
+      line("hg_vec<" + type_text(steps_.operands[which].dtype) + "> " + name + "[" +
+           number(kernel_.vector / n) + "];");
+    };
+    for (const uint16_t which : in) declare("x" + operand(which), which);
+    for (const uint16_t which : out) declare("y" + operand(which), which);
+    const auto whole = [&](uint16_t which, const std::function<std::string(unsigned)>& text) {
+      for (unsigned u = 0; u < kernel_.vector / elements_of_vec(which); ++u) line(text(u));
+    };
+    const auto at = [&](uint16_t which, unsigned u) {
+      return operand(which) + " + (" + first_place(which) + " + " +
+             number(u * elements_of_vec(which)) + "u)";
+    };
+    if (!in.empty()) {
+      open("if (left == " + vector + ")");
+      for (const uint16_t which : in) {
+        whole(which, [&](unsigned u) {
+          return "x" + operand(which) + "[" + number(u) + "] = hg_load_vec(" + at(which, u) + ");";
+        });
+      }
+      close();
+      open("else");
+      each_element();
+      for (const uint16_t which : in) {
+        const std::string from = first_place(which);
+        line("hg_vec_set(x" + operand(which) + vector_element(which) + ", " + operand(which) +
+             "[k < left ? " + from + " + k : " + from + "]);");
+      }
+      close();
+      close();
+    }
+    each_element();
+    const size_t begin = body_.size();
+    const std::string before = needed_;
+    emit_values(needed, true);
+    for (const uint16_t store : stores()) {
+      const Node& node = nodes_[store];
+      line("hg_vec_set(y" + operand(node.b) + vector_element(node.b) + ", " + stored(node) + ");");
+    }
+    const std::string indent(2 * depth_, ' ');
+    std::string places;
+    if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
+    if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
+    body_.insert(begin, places);
+    close();
+    open("if (left == " + vector + ")");
+    for (const uint16_t which : out) {
+      whole(which, [&](unsigned u) {
+        return "hg_store_vec(" + at(which, u) + ", y" + operand(which) + "[" + number(u) + "]);";
+      });
+    }
+    close();
+    open("else");
+    each_element();
+    for (const uint16_t which : out) {
+      line("if (k < left) " + operand(which) + "[" + first_place(which) + " + k] = hg_vec_get(y" +
+           operand(which) + vector_element(which) + ");");
+    }
+    close();
+    close();
+  }
+  // Of a thread's vector; unrolled, so that the elements stay in registers.
+  void each_element() {
+    line("HG_UNROLL");
+    open("for (hg_u32 k = 0; k < " + number(kernel_.vector) + "u; ++k)");
+  }
+
+  // ---- joining neighbours ----
+  //
+  // What comes one after the other is joined as it comes: as the bits of a binary number, each
+  // standing for twice as many as the one below it.
+
+  void declare_stack(uint16_t i) {
+    line(own_ + " " + fold(i) + "s[48];");
+    line("hg_u32 " + fold(i) + "d = 0;");
+  }
+  // `x` is number `at`.
+  void push(uint16_t i, Op op, const std::string& x, const std::string& at) {
+    const std::string stack = fold(i) + "s", depth = fold(i) + "d";
+    open("");
+    line(own_ + " y = " + x + ";");
+    line("for (" + index_ + " q = " + at +
+         "; (q & 1) != 0; q >>= 1) y = " + join(op, stack + "[--" + depth + "]", "y") + ";");
+    line(stack + "[" + depth + "++] = y;");
+    close();
+  }
+  void pop_all(uint16_t i, Op op, const std::string& name) {
+    const std::string stack = fold(i) + "s", depth = fold(i) + "d";
+    line(own_ + " " + name + " = " + stack + "[--" + depth + "];");
+    line("while (" + depth + " != 0) " + name + " = " +
+         join(op, stack + "[--" + depth + "]", name) + ";");
+  }
+
+  // ---- rows ----
+
+  unsigned accumulators() const { return accumulators_of(type_); }
+  bool is_warp() const { return variant_.team == Team::warp; }
+  unsigned accumulators_of_thread() const { return is_warp() ? accumulators() / kWarp : 1; }
+
+  void rows() {
+    depth_ = 1;
+    std::vector<bool> needed(nodes_.size());
+    std::vector<uint16_t> of_elements, of_rows;
+    for (const uint16_t store : stores()) {
+      need(nodes_[store].a, needed);
+      const bool each = has_columns(steps_.operands[nodes_[store].b].spread);
+      (each ? of_elements : of_rows).push_back(store);
+    }
+    need_through(needed);
+    const int last = *std::ranges::max_element(turns_);
+    for (int turn = 0; turn <= last; ++turn) {
+      for (uint16_t i = 0; i < nodes_.size(); ++i) {
+        if (needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(i)) {
+          emit_node(i);
+        }
+      }
+      const auto folds = nodes_where(
+          [&](const Node& node, uint16_t i) { return is_row_fold(node) && turns_[i] == turn + 1; });
+      if (!folds.empty()) pass(folds, {});
+    }
+    if (!of_elements.empty()) pass({}, of_elements);
+    if (!of_rows.empty()) {
+      open(is_warp() ? "if (HG_LANE == 0)" : "if (HG_LID == 0)");
+      for (const uint16_t store : of_rows) emit_store(nodes_[store]);
+      close();
+    }
+    std::string text;
+    if (has_shared_) text += "  HG_SHARED(" + own_ + ", shared, " + number(kMostThreads) + ")\n";
+    if (is_warp()) {
+      text += "  const " + index_ + " r = " + index_ +
+              "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("r");
+    } else {
+      text += "  const " + index_ + " r = HG_BID;\n";
+    }
+    body_ = text + row_places() + body_;
+  }
+
+  // Over the elements of a row, by classes.
+  void pass(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored) {
+    const std::string of_class = number(static_cast<uint64_t>(class_elements(type_))) + "u";
+    const std::string columns = parameter(Parameter::Kind::columns);
+    if (variant_.several) {
+      for (const uint16_t i : folds) declare_stack(i);
+      // A block has a class for each of its groups of threads.
+      const std::string at_once = is_warp() ? "1u" : "HG_BDIM / " + number(accumulators()) + "u";
+      open("for (" + index_ + " first = 0; first * " + of_class + " < " + columns +
+           "; first += " + at_once + ")");
+      const std::string mine =
+          is_warp() ? "first" : "first + HG_LID / " + number(accumulators()) + "u";
+      line("const " + index_ + " begin = (" + mine + ") * " + of_class + ";");
+      line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
+           of_class + " : " + columns + ";");
+      of_one_class(folds, stored, [&](uint16_t i) {
+        const Op op = nodes_[i].op;
+        if (is_warp()) return push(i, op, value(i) + "c", "first");
+        open("for (hg_u32 g = 0; g < " + at_once + " && (first + g) * " + of_class + " < " +
+             columns + "; ++g)");
+        push(i, op, "shared[g * " + number(accumulators()) + "u]", "first + g");
+        close();
+      });
+      close();
+      for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
+    } else {
+      // The groups of a block beyond the first one have nothing to do.
+      for (const uint16_t i : folds) line(own_ + " " + value(i) + ";");
+      open("");
+      line("const " + index_ + " begin = 0;");
+      line("const " + index_ + " end = " + columns + ";");
+      of_one_class(folds, stored, [&](uint16_t i) {
+        line(value(i) + " = " + (is_warp() ? value(i) + "c" : "shared[0]") + ";");
+      });
+      close();
+    }
+  }
+
+  // From `begin` to `end`. take(i) emits what takes the result of a fold: where the team is a warp,
+  // it is in v<i>c, that of a block's group of threads in shared memory, until the next one's.
+  template <class Take>
+  void of_one_class(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored,
+                    Take&& take) {
+    const std::string n = number(accumulators_of_thread()) + "u";
+    for (const uint16_t i : folds) {
+      line(own_ + " " + fold(i) + "[" + number(accumulators_of_thread()) + "];");
+      line("HG_UNROLL");
+      line("for (hg_u32 k = 0; k < " + n + "; ++k) " + fold(i) +
+           "[k] = " + identity_text(op_info(nodes_[i].op), type_) + ";");
+    }
+    open("for (" + index_ + " at = begin; at < end; at += " + number(accumulators()) + "u)");
+    line("HG_UNROLL");
+    open("for (hg_u32 k = 0; k < " + n + "; ++k)");
+    line("const " + index_ + " c = at + " +
+         (is_warp() ? "k * HG_WARP + HG_LANE" : "HG_LID % " + number(accumulators()) + "u") + ";");
+    open("if (c < end)");
+    std::vector<bool> needed(nodes_.size());
+    for (const uint16_t i : folds) need(nodes_[i].a, needed);
+    for (const uint16_t i : stored) need(nodes_[i].a, needed);
+    const size_t begin = body_.size();
+    emit_values(needed, true);
+    for (const uint16_t i : folds) {
+      line(fold(i) + "[k] = " + join(nodes_[i].op, fold(i) + "[k]", use(nodes_[i].a)) + ";");
+    }
+    for (const uint16_t i : stored) emit_store(nodes_[i]);
+    if (needs('e')) {
+      body_.insert(begin, std::string(2 * depth_, ' ') + "const " + index_ + " e = r * " +
+                              parameter(Parameter::Kind::columns) + " + c;\n");
+    }
+    close();
+    close();
+    close();
+    for (const uint16_t i : folds) {
+      if (is_warp()) {
+        warp_tree(i);
+        take(i);
+      } else {
+        block_tree(i);
+        take(i);
+        line("HG_SYNC();");
+      }
+    }
+  }
+
+  // The accumulators of a warp, of which thread t has those t, t + 32, ...: the upper half joins
+  // the lower one. All threads have the result.
+  void warp_tree(uint16_t i) {
+    const Op op = nodes_[i].op;
+    for (unsigned n = accumulators_of_thread() / 2; n > 0; n /= 2) {
+      for (unsigned k = 0; k < n; ++k) {
+        const std::string low = fold(i) + "[" + number(k) + "]";
+        line(low + " = " + join(op, low, fold(i) + "[" + number(k + n) + "]") + ";");
+      }
+    }
+    line(own_ + " " + value(i) + "c = " + fold(i) + "[0];");
+    line("HG_UNROLL");
+    open("for (hg_u32 k = HG_WARP / 2u; k > 0u; k >>= 1)");
+    line("const " + own_ + " other = hg_shfl_xor(" + value(i) + "c, k);");
+    line("const bool is_low = (HG_LANE & k) == 0u;");
+    line(value(i) + "c = " +
+         join(op, "is_low ? " + value(i) + "c : other", "is_low ? other : " + value(i) + "c") +
+         ";");
+    close();
+  }
+  void block_tree(uint16_t i) {
+    has_shared_ = true;
+    const Op op = nodes_[i].op;
+    line("shared[HG_LID] = " + fold(i) + "[0];");
+    line("HG_SYNC();");
+    open("for (hg_u32 k = " + number(accumulators() / 2) + "u; k > 0u; k >>= 1)");
+    open("if (HG_LID % " + number(accumulators()) + "u < k)");
+    line("shared[HG_LID] = " + join(op, "shared[HG_LID]", "shared[HG_LID + k]") + ";");
+    close();
+    line("HG_SYNC();");
+    close();
+  }
+
+  // ---- classes ----
+
+  // A warp for each class of each row, a partial result each.
+  void classes() {
+    depth_ = 1;
+    const auto folds =
+        nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
+    std::vector<bool> needed(nodes_.size());
+    for (const uint16_t i : folds) need(nodes_[i].a, needed);
+    emit_row_values(needed);
+    const std::string of_class = number(static_cast<uint64_t>(class_elements(type_))) + "u";
+    const std::string columns = parameter(Parameter::Kind::columns);
+    const std::string parts = parameter(Parameter::Kind::parts);
+    line("const " + index_ + " begin = t % " + parts + " * " + of_class + ";");
+    line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
+         of_class + " : " + columns + ";");
+    of_one_class(folds, {}, [](uint16_t) {});
+    open("if (HG_LANE == 0)");
+    for (size_t k = 0; k < folds.size(); ++k) {
+      line(part(static_cast<uint16_t>(k)) + "[t] = " + value(folds[k]) + "c;");
+    }
+    close();
+    body_ = "  const " + index_ + " t = " + index_ +
+            "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("t") + "  const " +
+            index_ + " r = t / " + parts + ";\n" + row_places() + body_;
+  }
+
+  // ---- folds over rows ----
+
+  std::vector<uint16_t> down_folds() const {
+    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
+  }
+
+  void fold_down() {
+    depth_ = 1;
+    const auto folds = down_folds();
+    const std::string columns = parameter(Parameter::Kind::columns);
+    const std::string rows = parameter(Parameter::Kind::rows);
+    const std::string chunk = number(static_cast<uint64_t>(kFoldRows)) + "u";
+    std::string last = rows;
+    std::string text = thread_text() + return_text("t");
+    text += "  const " + index_ + " c = t % " + columns + ";\n";
+    if (variant_.parts) {
+      const std::string parts = parameter(Parameter::Kind::parts);
+      const std::string part_rows = parameter(Parameter::Kind::part_rows);
+      text += "  const " + index_ + " l = t / " + columns + " / " + parts + ";\n";
+      text += "  const " + index_ + " first = t / " + columns + " % " + parts + " * " + part_rows +
+              ";\n";
+      text += "  const " + index_ + " last = first + " + part_rows + " < " + rows + " ? first + " +
+              part_rows + " : " + rows + ";\n";
+    } else {
+      text += "  const " + index_ + " l = t / " + columns + ";\n";
+      text += "  const " + index_ + " first = 0;\n  const " + index_ + " last = " + rows + ";\n";
+    }
+    for (const uint16_t i : folds) declare_stack(i);
+    open("for (" + index_ + " begin = first, number = 0; begin < last; begin += " + chunk +
+         ", ++number)");
+    line("const " + index_ + " end = begin + " + chunk + " < last ? begin + " + chunk + " : last;");
+    for (const uint16_t i : folds) {
+      line(own_ + " " + fold(i) + " = " + identity_text(op_info(nodes_[i].op), type_) + ";");
+    }
+    // A known number of times, so that a compiler may load all rows of a chunk before it folds
+    // them.
+    open("for (hg_u32 k = 0; k < " + chunk + "; ++k)");
+    line("const " + index_ + " m = begin + k;");
+    open("if (m < end)");
+    line("const " + index_ + " r = l * " + rows + " + m;");
+    line("const " + index_ + " e = r * " + columns + " + c;");
+    emit_all(folds);
+    for (const uint16_t i : folds) {
+      line(fold(i) + " = " + join(nodes_[i].op, fold(i), use(nodes_[i].a)) + ";");
+    }
+    close();
+    close();
+    for (const uint16_t i : folds) push(i, nodes_[i].op, fold(i), "number");
+    close();
+    for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
+    if (variant_.parts) {
+      for (size_t k = 0; k < folds.size(); ++k) {
+        line(part(static_cast<uint16_t>(k)) + "[t] = " + value(folds[k]) + ";");
+      }
+    } else {
+      store_joined();
+    }
+    body_ = text + body_;
+  }
+  // What the values of some folds or scans are of, for one element.
+  void emit_all(const std::vector<uint16_t>& of) {
+    std::vector<bool> needed(nodes_.size());
+    for (const uint16_t i : of) need(nodes_[i].a, needed);
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      if (needed[i] && !is_fold_or_scan(i)) emit_node(i);
+    }
+  }
+  // There is a thread for each element of the results.
+  void store_joined() {
+    for (const uint16_t store : stores()) {
+      line(operand(nodes_[store].b) + "[t] = " + stored(nodes_[store]) + ";");
+    }
+  }
+
+  // Joins partial results, of each value all, or a power of two of them.
+  void joins() {
+    depth_ = 1;
+    const auto folds = down_folds();
+    const std::string parts = parameter(Parameter::Kind::parts);
+    // Of a fold over rows the columns lie side by side.
+    const bool down = step_.skeleton == Skeleton::fold_down;
+    const std::string columns = down ? parameter(Parameter::Kind::columns) : "1u";
+    std::string text = thread_text() + return_text("t");
+    text += "  const " + index_ + " c = t % " + columns + ";\n";
+    if (variant_.parts) {
+      const std::string joined = parameter(Parameter::Kind::joined);
+      const std::string of_one = parameter(Parameter::Kind::part_rows);
+      text += "  const " + index_ + " l = t / " + columns + " / " + joined + ";\n";
+      text +=
+          "  const " + index_ + " first = t / " + columns + " % " + joined + " * " + of_one + ";\n";
+      text += "  const " + index_ + " count = first + " + of_one + " < " + parts + " ? " + of_one +
+              " : " + parts + " - first;\n";
+    } else {
+      text += "  const " + index_ + " l = t / " + columns + ";\n";
+      text += "  const " + index_ + " first = 0;\n  const " + index_ + " count = " + parts + ";\n";
+    }
+    for (const uint16_t i : folds) declare_stack(i);
+    open("for (" + index_ + " number = 0; number < count; ++number)");
+    const std::string at = "(l * " + parts + " + first + number) * " + columns + " + c";
+    for (size_t k = 0; k < folds.size(); ++k) {
+      push(folds[k], nodes_[folds[k]].op, part(static_cast<uint16_t>(k)) + "[" + at + "]",
+           "number");
+    }
+    close();
+    for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
+    if (variant_.parts) {
+      for (size_t k = 0; k < folds.size(); ++k) {
+        line(part(static_cast<uint16_t>(folds.size() + k)) + "[t] = " + value(folds[k]) + ";");
+      }
+    } else {
+      store_joined();
+    }
+    body_ = text + body_;
+  }
+
+  // ---- scans ----
+
+  void scan() {
+    depth_ = 1;
+    const auto scans =
+        nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::scan; });
+    const bool down = step_.axis == kMiddle;
+    const std::string columns = parameter(Parameter::Kind::columns);
+    const std::string rows = parameter(Parameter::Kind::rows);
+    const auto running = [&](const Node& node) -> std::string {
+      if ((dtype_bit(node.dtype) & kHalves) != 0) return "hg_f32";
+      return (dtype_bit(node.dtype) & kFloating) != 0 ? "hg_f64" : "hg_i64";
+    };
+    for (const uint16_t i : scans) {
+      const std::string type = running(nodes_[i]);
+      kernel_.needs_f64 = kernel_.needs_f64 || type == "hg_f64";
+      line(type + " " + fold(i) + " = " + type + "(" +
+           (op_info(nodes_[i].op).identity == 1.0 ? "1" : "0") + ");");
+    }
+    open(down ? "for (" + index_ + " m = 0; m < " + rows + "; ++m)"
+              : "for (" + index_ + " c = 0; c < " + columns + "; ++c)");
+    if (down) line("const " + index_ + " r = l * " + rows + " + m;");
+    line("const " + index_ + " e = r * " + columns + " + c;");
+    emit_all(scans);
+    for (const uint16_t i : scans) {
+      const Node& node = nodes_[i];
+      const std::string type = running(node);
+      const std::string x =
+          type == own_ ? use(node.a) : "hg_convert<" + type + ">(" + use(node.a) + ")";
+      line(fold(i) + " = " + apply(node.op, type, fold(i), x, type + "(0)") + ";");
+      std::string y = fold(i);
+      if (type != own_) y = "hg_convert<" + own_ + ">(" + y + ")";
+      // Through its dtype, of a half one a float's rounding.
+      if (node.dtype != own_dtype(type_)) {
+        y = type == own_ ? rounded_text(fold(i), type_, node.dtype)
+                         : "hg_convert<" + own_ + ">(hg_convert<" + type_text(node.dtype) + ">(" +
+                               fold(i) + "))";
+      }
+      line("const " + own_ + " " + value(i) + " = " + y + ";");
+    }
+    for (const uint16_t store : stores()) emit_store(nodes_[store]);
+    close();
+    std::string text = thread_text() + return_text("t");
+    if (down) {
+      text += "  const " + index_ + " c = t % " + columns + ";\n";
+      text += "  const " + index_ + " l = t / " + columns + ";\n";
+    } else {
+      text += "  const " + index_ + " r = t;\n" + row_places();
+    }
+    body_ = text + body_;
+  }
+
+  // ---- the whole ----
+
+  Kernel finish() {
+    const size_t folds = down_folds().size();  // whose partial results are read where they join
+    const auto is_written = [&](const Buffer& its) {
+      if (its.is_part) return !variant_.joins || its.index >= folds;
+      return std::ranges::any_of(nodes_, [&](const Node& node) {
+        return node.kind == NodeKind::store && node.b == its.index;
+      });
+    };
+    order_parameters();
+    std::string text = std::string("struct ") + kPlaceholder + "_parameters {\n";
+    for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
+      text += "  " + field_type(kernel_.parameters[i]) + " " + field(i) + ";\n";
+    }
+    text += std::string("};\nHG_KERNEL(") + kPlaceholder;
+    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+      const Buffer& its = kernel_.buffers[i];
+      const std::string type = its.is_part ? own_ : type_text(steps_.operands[its.index].dtype);
+      text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") + type +
+              ", b" + number(i) + ", " + number(i) + ")";
+    }
+    text += std::string(",\n          HG_PARAM(") + kPlaceholder + "_parameters, p, " +
+            number(kernel_.buffers.size()) + ")) {\n" + body_ + "}\n";
+    std::ranges::sort(kernel_.ops);
+    std::string all;
+    for (const Op op : kernel_.ops) all += op_text(op_info(op));
+    std::array<char, 24> name;
+    std::snprintf(name.data(), name.size(), "hg_%016llx",
+                  static_cast<unsigned long long>(hash_of(all + text)));
+    kernel_.name = name.data();
+    kernel_.text = replaced(std::move(text), kPlaceholder, kernel_.name);
+    return std::move(kernel_);
+  }
+
+  // The wide ones first, so that there is nothing between them.
+  void order_parameters() {
+    std::vector<size_t> order(kernel_.parameters.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+      return kernel_.parameters[a].bytes > kernel_.parameters[b].bytes;
+    });
+    std::vector<Parameter> parameters;
+    std::vector<size_t> at(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      parameters.push_back(kernel_.parameters[order[i]]);
+      at[order[i]] = i;
+    }
+    kernel_.parameters = std::move(parameters);
+    // All names at once: the new ones look like the old ones.
+    std::string text;
+    for (size_t i = 0; i < body_.size();) {
+      const bool is_field = body_.compare(i, 3, "p.p") == 0;
+      if (!is_field) {
+        text += body_[i++];
+        continue;
+      }
+      size_t end = i + 3, which = 0;
+      for (; end < body_.size() && body_[end] >= '0' && body_[end] <= '9'; ++end) {
+        which = 10 * which + static_cast<size_t>(body_[end] - '0');
+      }
+      text += "p." + field(at[which]);
+      i = end;
+    }
+    body_ = std::move(text);
+  }
+
+  const Steps& steps_;
+  const Step& step_;
+  const std::vector<Node>& nodes_;
+  const Variant variant_;
+  const ComputeType type_;
+  const std::string own_, index_;
+  const std::vector<Spread> spreads_;
+  const std::vector<int> turns_;
+  Kernel kernel_;
+  std::string body_;
+  size_t depth_ = 1;
+  std::string needed_;  // places
+  bool is_strided_ = false, has_shared_ = false;
+  std::vector<uint16_t> strided_;
+};
+
+}  // namespace
+
+unsigned vector_of(const Steps& steps, size_t step) {
+  const Step& its = steps.list[step];
+  if (its.skeleton != Skeleton::elements) return 1;
+  if (steps.structured && !has_columns(its.domain)) return 1;
+  size_t least = 0;
+  for (const Node& node : its.nodes) {
+    if (node.kind == NodeKind::pick) return 1;
+    if (node.kind != NodeKind::load && node.kind != NodeKind::store) continue;
+    const Operand& operand = steps.operands[node.kind == NodeKind::load ? node.a : node.b];
+    if (operand.layout == Layout::strided) return 1;
+    if (operand.layout == Layout::scalar) continue;
+    if (steps.structured && !has_columns(operand.spread)) continue;
+    const size_t size = dtype_size(operand.dtype);
+    least = least == 0 ? size : std::min(least, size);
+  }
+  return least == 0 ? 1 : static_cast<unsigned>(16 / least);
+}
+
+Kernel emit(const Steps& steps, size_t step, const Variant& variant) {
+  const unsigned vector = variant.vectors ? vector_of(steps, step) : 1;
+  return Emitter(steps, steps.list[step], variant, vector).run();
+}
+
+std::string library_text(std::span<const Kernel* const> kernels) {
+  std::vector<Op> ops;
+  for (const Kernel* kernel : kernels)
+    ops.insert(ops.end(), kernel->ops.begin(), kernel->ops.end());
+  std::ranges::sort(ops);
+  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+  std::string text = "#include \"hologram_gpu.h\"\n\n";
+  for (const Op op : ops) text += op_text(op_info(op));
+  for (const Kernel* kernel : kernels) text += "\n" + kernel->text;
+  return text;
+}
+
+}  // namespace hologram::gpu

@@ -1,0 +1,95 @@
+// A step of a group (gpu/steps.h) as a kernel in the dialect of csrc/gpu/dialect.
+//
+// The text depends on the step and the variant alone: the same kernel is always the same text, and
+// its name is a hash of that. A group of compute type f64 and the scan of f32 need HG_HAS_F64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atlas/op_info.h"
+#include "gpu/steps.h"
+
+namespace hologram::gpu {
+
+// What a text may take for granted of the launches that it is for.
+enum class Team : uint8_t { warp, block };  // of threads, for a row
+struct Variant {
+  bool wide = false;     // numbers of elements need 64 bits
+  bool vectors = false;  // dense operands are aligned to 16 bytes, rows a whole number of vectors
+  uint8_t rank = 0;      // of the space, where an operand is strided
+  Team team = Team::warp;
+  bool several = false;  // rows have several classes
+  // A fold goes through partial results, `classes` always and `fold_down` of many rows: what is
+  // emitted makes these, joins them, or makes fewer of them, which is both.
+  bool parts = false, joins = false;
+
+  bool operator==(const Variant&) const = default;
+};
+
+// Threads of a warp; a block of a team has a multiple of the accumulators (atlas/group.h).
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kMostThreads = 1024;
+constexpr unsigned accumulators_of(ComputeType type) {
+  return static_cast<unsigned>(kFoldBytes) / (type == ComputeType::f32 ? 4 : 8);
+}
+constexpr int64_t class_elements(ComputeType type) {
+  return kClassBytes / (type == ComputeType::f32 ? 4 : 8);
+}
+
+// A field of the parameters.
+struct Parameter {
+  enum class Kind : uint8_t {
+    threads,    // that have something to do; of elements, how many of these there are
+    columns,    // of the space
+    rows,       // in a plane of the domain
+    parts,      // partial results of a value
+    part_rows,  // from which one is made, or partial results that are joined to one
+    joined,     // partial results after that
+    size,       // of dimension `dimension` of the space
+    stride,     // of operand `index` along it, in elements
+    immediate,  // number `index`, a number of the compute type
+    bits,       // the same as it is
+  };
+  Kind kind;
+  uint8_t bytes = 4;
+  uint16_t index = 0;
+  uint8_t dimension = 0;
+
+  bool operator==(const Parameter&) const = default;
+};
+
+// What a kernel's argument is.
+struct Buffer {
+  bool is_part = false;  // partial results, number `index`
+  uint16_t index = 0;    // of Steps::operands
+
+  bool operator==(const Buffer&) const = default;
+};
+
+struct Kernel {
+  std::string name;                   // hg_<16 hexadecimal digits>
+  std::string text;                   // without the operations
+  std::vector<Op> ops;                // that it has
+  std::vector<Buffer> buffers;        // the argument after them is the parameters
+  std::vector<Parameter> parameters;  // one after another, as they are aligned
+  unsigned vector = 1;                // elements of a thread of `elements`
+  bool needs_f64 = false;
+};
+
+Kernel emit(const Steps& steps, size_t step, const Variant& variant);
+
+// Text to compile, of any kernels.
+std::string library_text(std::span<const Kernel* const> kernels);
+inline std::string library_text(const Kernel& kernel) {
+  const Kernel* const one = &kernel;
+  return library_text({&one, 1});
+}
+
+// Elements of a vector, as many as are 16 bytes of the narrowest operand. 1: there are no vectors.
+unsigned vector_of(const Steps& steps, size_t step);
+
+}  // namespace hologram::gpu

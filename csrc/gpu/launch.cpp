@@ -1,0 +1,372 @@
+#include "gpu/launch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "atlas/error.h"
+#include "gpu/op_text.h"
+
+namespace hologram::gpu {
+namespace {
+
+int64_t divided_up(int64_t n, int64_t by) {
+  return (n + by - 1) / by;
+}
+
+// A row is folded by several blocks from here on, where there are too few rows.
+constexpr int64_t kClassesOfLongRow = 4;
+// Threads join partial results of so many chunks, or more.
+constexpr int64_t kLeastChunks = 4;
+// Partial results that a thread joins, one after the other: a power of two.
+constexpr int64_t kMostJoined = 64;
+
+}  // namespace
+
+// Makes the launches of a run.
+class Planning {
+ public:
+  Planning(const GroupCode& code, const Steps& steps, const Binding& binding)
+      : code_(code), target_(code.target_), steps_(steps), binding_(binding) {}
+
+  Launches run() {
+    place_operands();
+    collapse();
+    for (size_t i = 0; i < steps_.list.size(); ++i) plan(i);
+    return std::move(result_);
+  }
+
+ private:
+  // The numbers of a launch.
+  struct Work {
+    int64_t threads = 0;    // as the kernel's parameter says it
+    int64_t rows = 1;       // in a plane of the domain
+    int64_t parts = 0;      // partial results
+    int64_t part_rows = 0;  // rows of one
+    int64_t joined = 0;     // partial results after some of them have joined
+    int64_t blocks = 0;
+    unsigned block = 0;
+  };
+
+  void place_operands() {
+    for (size_t i = 0; i < steps_.operands.size(); ++i) {
+      const Operand& its = steps_.operands[i];
+      if (i < steps_.given) {
+        operands_.push_back({binding_.operands[i], 0});
+      } else {
+        operands_.push_back(
+            {nullptr, scratch(element_count(its, binding_), dtype_size(its.dtype))});
+      }
+    }
+  }
+  size_t scratch(int64_t count, size_t size) {
+    const size_t at = result_.scratch_bytes;
+    const size_t bytes = static_cast<size_t>(count) * size;
+    result_.scratch_bytes +=
+        (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    return at;
+  }
+
+  // The iteration space with as few dimensions as the strides of the strided operands allow.
+  void collapse() {
+    wide_ = binding_.count > target_.most_narrow;
+    const auto rank = static_cast<size_t>(binding_.rank);
+    std::vector<size_t> strided;
+    for (size_t i = 0; i < steps_.given; ++i) {
+      if (steps_.operands[i].layout == Layout::strided) strided.push_back(i);
+    }
+    strides_.resize(steps_.given);
+    if (strided.empty()) return;
+    const auto stride = [&](size_t operand, size_t d) {
+      return binding_.strides[operand * rank + d];
+    };
+    for (size_t d = 0; d < rank; ++d) {
+      const int64_t size = binding_.sizes[d];
+      if (size == 1) continue;
+      const bool joins = !sizes_.empty() && std::ranges::all_of(strided, [&](size_t i) {
+        return strides_[i].back() == stride(i, d) * size;
+      });
+      if (joins) {
+        sizes_.back() *= size;
+      } else {
+        sizes_.push_back(size);
+      }
+      for (const size_t i : strided) {
+        if (joins) {
+          strides_[i].back() = stride(i, d);
+        } else {
+          strides_[i].push_back(stride(i, d));
+        }
+      }
+    }
+    for (const size_t i : strided) {
+      const auto bytes = static_cast<int64_t>(dtype_size(steps_.operands[i].dtype));
+      int64_t reach = 0;
+      for (size_t d = 0; d < sizes_.size(); ++d) {
+        if (strides_[i][d] % bytes != 0) throw Error("a stride of a part of an element");
+        strides_[i][d] /= bytes;
+        reach += std::abs(strides_[i][d]) * (sizes_[d] - 1);
+      }
+      wide_ = wide_ || reach > target_.most_narrow;
+    }
+    if (sizes_.size() > UINT8_MAX) throw Error("a space of too many dimensions");
+  }
+
+  Variant variant() const {
+    Variant its;
+    its.wide = wide_;
+    return its;
+  }
+  int64_t row_count() const { return binding_.planes * binding_.rows; }
+  int64_t classes_of_row() const {
+    return divided_up(binding_.columns, class_elements(steps_.compute_type));
+  }
+
+  void plan(size_t step) {
+    switch (steps_.list[step].skeleton) {
+      case Skeleton::elements: return elements(step);
+      case Skeleton::rows: return rows(step);
+      case Skeleton::classes: return classes(step);
+      case Skeleton::fold_down: return fold_down(step);
+      case Skeleton::scan: return scan(step);
+    }
+  }
+
+  // So many threads, in blocks of the usual size.
+  void spread_threads(Work& work, int64_t threads) const {
+    const int64_t warps = divided_up(threads, kWarp);
+    work.block = kWarp * static_cast<unsigned>(std::min<int64_t>(warps, target_.threads / kWarp));
+    work.blocks = divided_up(threads, work.block);
+  }
+
+  // Whether all that a thread reads and writes at once begins at a multiple of 16 bytes.
+  bool is_aligned(const Step& step, unsigned vector) const {
+    if (vector == 1) return false;
+    if (steps_.structured && binding_.columns % vector != 0) return false;
+    return std::ranges::all_of(step.nodes, [&](const Node& node) {
+      if (node.kind != NodeKind::load && node.kind != NodeKind::store) return true;
+      const uint16_t operand = node.kind == NodeKind::load ? node.a : node.b;
+      if (steps_.operands[operand].layout == Layout::scalar) return true;
+      return reinterpret_cast<uintptr_t>(operands_[operand].address) % 16 == 0;
+    });
+  }
+
+  void elements(size_t step) {
+    const Step& its = steps_.list[step];
+    Variant variant = this->variant();
+    const unsigned vector = vector_of(steps_, step);
+    variant.vectors = is_aligned(its, vector);
+    const bool strided = std::ranges::any_of(its.nodes, [&](const Node& node) {
+      if (node.kind != NodeKind::load && node.kind != NodeKind::store) return false;
+      const uint16_t operand = node.kind == NodeKind::load ? node.a : node.b;
+      return steps_.operands[operand].layout == Layout::strided;
+    });
+    if (strided) variant.rank = static_cast<uint8_t>(sizes_.size());
+    Work work;
+    work.threads = binding_.count;
+    if (steps_.structured) {
+      work.threads = spread_count(its.domain, {binding_.planes, binding_.rows, binding_.columns});
+      if ((its.domain & kMiddle) != 0) work.rows = binding_.rows;
+    }
+    spread_threads(work, divided_up(work.threads, variant.vectors ? vector : 1));
+    add(step, variant, work);
+  }
+
+  void rows(size_t step) {
+    const bool folds = std::ranges::any_of(steps_.list[step].nodes, is_row_fold);
+    Variant variant = this->variant();
+    const unsigned accumulators = accumulators_of(steps_.compute_type);
+    variant.several = classes_of_row() > 1;
+    const bool is_few = row_count() * kWarp < target_.enough_threads;
+    if (folds && is_few && binding_.columns >= 4 * accumulators) variant.team = Team::block;
+    Work work;
+    work.threads = row_count();
+    work.rows = binding_.rows;
+    if (variant.team == Team::block) {
+      const int64_t most = kMostThreads / accumulators;
+      work.block = accumulators * static_cast<unsigned>(std::min(classes_of_row(), most));
+      work.blocks = row_count();
+    } else {
+      spread_threads(work, row_count() * kWarp);
+    }
+    add(step, variant, work);
+  }
+
+  void classes(size_t step) {
+    Variant variant = this->variant();
+    Work work;
+    work.rows = binding_.rows;
+    work.parts = classes_of_row();
+    work.threads = row_count() * work.parts;
+    spread_threads(work, work.threads * kWarp);
+    folds_in_parts(step, variant, work, row_count());
+  }
+
+  void fold_down(size_t step) {
+    Variant variant = this->variant();
+    Work work;
+    work.rows = binding_.rows;
+    const int64_t results = binding_.planes * binding_.columns;
+    // A part is a power of two of chunks, so that joined it is a part of the whole tree.
+    const int64_t chunks = divided_up(binding_.rows, kFoldRows);
+    const int64_t parts_wanted = divided_up(target_.enough_threads, results);
+    int64_t part_chunks = kLeastChunks;
+    while (divided_up(chunks, part_chunks) > parts_wanted) part_chunks *= 2;
+    work.parts = divided_up(chunks, part_chunks);
+    work.part_rows = part_chunks * kFoldRows;
+    work.threads = results * work.parts;
+    spread_threads(work, work.threads);
+    if (work.parts > 1) return folds_in_parts(step, variant, work, results);
+    add(step, variant, work);
+  }
+
+  // Partial results, and then what joins them.
+  void folds_in_parts(size_t step, Variant variant, Work work, int64_t results) {
+    const auto folds = std::ranges::count_if(
+        steps_.list[step].nodes, [](const Node& node) { return node.kind == NodeKind::fold; });
+    parts_.clear();
+    const auto make_parts = [&](int64_t parts) {
+      for (int i = 0; i < folds; ++i) {
+        parts_.push_back(scratch(results * parts, dtype_size(own_dtype(steps_.compute_type))));
+      }
+    };
+    make_parts(work.parts);
+    variant.parts = true;
+    add(step, variant, work);
+    variant.joins = true;
+    work.part_rows = kMostJoined;
+    while (work.parts > kMostJoined) {
+      work.joined = divided_up(work.parts, kMostJoined);
+      make_parts(work.joined);
+      work.threads = results * work.joined;
+      spread_threads(work, work.threads);
+      add(step, variant, work);
+      work.parts = work.joined;
+      parts_.erase(parts_.begin(), parts_.begin() + folds);
+    }
+    variant.parts = false;
+    work.threads = results;
+    spread_threads(work, results);
+    add(step, variant, work);
+  }
+
+  void scan(size_t step) {
+    Work work;
+    work.rows = binding_.rows;
+    const bool down = steps_.list[step].axis == kMiddle;
+    work.threads = down ? binding_.planes * binding_.columns : row_count();
+    spread_threads(work, work.threads);
+    add(step, variant(), work);
+  }
+
+  void add(size_t step, const Variant& variant, const Work& work) {
+    const Kernel& kernel = code_.kernel(steps_, step, variant);
+    if (work.blocks > INT32_MAX) throw Error("a launch of too many blocks");
+    Launch launch{&kernel, static_cast<uint32_t>(work.blocks), work.block, {}, {}};
+    for (const Buffer& buffer : kernel.buffers) {
+      launch.arguments.push_back(buffer.is_part ? Argument{nullptr, parts_[buffer.index]}
+                                                : operands_[buffer.index]);
+    }
+    launch.parameters = parameters(kernel, work);
+    result_.list.push_back(std::move(launch));
+  }
+
+  std::vector<std::byte> parameters(const Kernel& kernel, const Work& work) const {
+    std::vector<std::byte> bytes;
+    size_t most = 1;
+    for (const Parameter& its : kernel.parameters) {
+      const uint64_t value = value_of(its, work);
+      const auto* const from = reinterpret_cast<const std::byte*>(&value);  // of little endian
+      bytes.insert(bytes.end(), from, from + its.bytes);
+      most = std::max<size_t>(most, its.bytes);
+    }
+    bytes.resize((bytes.size() + most - 1) / most * most);
+    if (bytes.size() > kMostParameterBytes) throw Error("a launch of too many parameters");
+    return bytes;
+  }
+  uint64_t value_of(const Parameter& its, const Work& work) const {
+    const auto number = [](int64_t n) { return static_cast<uint64_t>(n); };
+    switch (its.kind) {
+      case Parameter::Kind::threads: return number(work.threads);
+      case Parameter::Kind::columns: return number(binding_.columns);
+      case Parameter::Kind::rows: return number(work.rows);
+      case Parameter::Kind::parts: return number(work.parts);
+      case Parameter::Kind::part_rows: return number(work.part_rows);
+      case Parameter::Kind::joined: return number(work.joined);
+      case Parameter::Kind::size: return number(sizes_[its.dimension]);
+      case Parameter::Kind::stride: return number(strides_[its.index][its.dimension]);
+      case Parameter::Kind::immediate:
+      case Parameter::Kind::bits: break;
+    }
+    return binding_.immediates[its.index];
+  }
+
+  const GroupCode& code_;
+  const Target& target_;
+  const Steps& steps_;
+  const Binding& binding_;
+  std::vector<int64_t> sizes_;
+  std::vector<std::vector<int64_t>> strides_;  // of each operand, in elements
+  bool wide_ = false;
+  std::vector<Argument> operands_;
+  std::vector<size_t> parts_;  // of a step's folds, the places of partial results
+  Launches result_;
+};
+
+namespace {
+
+void check(const Group& group, const Target& target) {
+  const auto require = [](bool holds, const char* why) {
+    if (!holds) throw Error(std::string("cannot compute the group on the device: ") + why);
+  };
+  bool has_f64 = group.compute_type == ComputeType::f64;
+  for (const Operand& operand : group.operands) {
+    require(operand.dtype != DType::c64 && operand.dtype != DType::c128, "a complex operand");
+    has_f64 = has_f64 || operand.dtype == DType::f64;
+  }
+  for (const Node& node : group.nodes) {
+    has_f64 = has_f64 || (node.kind == NodeKind::scan &&
+                          (node.dtype == DType::f32 || node.dtype == DType::f64));
+  }
+  require(target.has_f64 || !has_f64, "it has no f64");
+}
+
+}  // namespace
+
+GroupCode::GroupCode(const Group& group, const Target& target)
+    : target_((check(group, target), target)), steps_(split(group, false)) {
+  if (std::ranges::any_of(group.nodes, is_row_fold)) of_long_rows_.emplace(split(group, true));
+}
+
+Launches GroupCode::launches(const Binding& binding) const {
+  if (binding.count == 0) return {};
+  const int64_t of_class = class_elements(steps_.compute_type);
+  // Threads of a row's block, if no row has more than one.
+  const int64_t of_rows = binding.planes * binding.rows * kMostThreads;
+  const bool is_long = of_long_rows_.has_value() &&
+                       binding.columns > kClassesOfLongRow * of_class &&
+                       of_rows < target_.enough_threads;
+  return Planning(*this, is_long ? *of_long_rows_ : steps_, binding).run();
+}
+
+const Kernel& GroupCode::kernel(const Steps& steps, size_t step, const Variant& variant) const {
+  const std::lock_guard guard(mutex_);
+  for (const Ready& ready : ready_) {
+    if (ready.steps == &steps && ready.step == step && ready.variant == variant) {
+      return *ready.kernel;
+    }
+  }
+  ready_.push_back({&steps, step, variant, std::make_unique<Kernel>(emit(steps, step, variant))});
+  return *ready_.back().kernel;
+}
+
+size_t GroupCode::bytes() const {
+  const std::lock_guard guard(mutex_);
+  size_t sum = sizeof(*this);
+  for (const Ready& ready : ready_) sum += sizeof(Kernel) + ready.kernel->text.size();
+  return sum;
+}
+
+}  // namespace hologram::gpu

@@ -1,0 +1,78 @@
+// A group for a GPU: its kernels, and the launches of a run. A backend compiles the texts, and
+// makes the calls of its runtime that the launches say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "atlas/group.h"
+#include "gpu/emit.h"
+#include "gpu/steps.h"
+
+namespace hologram::gpu {
+
+// What a backend knows of its devices.
+struct Target {
+  bool has_f64 = true;
+  unsigned threads = 256;  // of a block, where nothing else says how many
+  // With fewer threads than these a fold goes through partial results.
+  int64_t enough_threads = 1 << 16;
+  // Numbers of elements beyond it have 64 bits; above it there is room for a block's last thread.
+  int64_t most_narrow = INT32_MAX - (int64_t{1} << 20);
+};
+
+// An argument: memory of the caller, or a place in the scratch memory of the run.
+struct Argument {
+  void* address = nullptr;
+  size_t scratch = 0;  // bytes, where the address is null
+};
+
+struct Launch {
+  const Kernel* kernel;
+  uint32_t blocks;                    // in one dimension
+  uint32_t threads;                   // of a block: whole warps
+  std::vector<Argument> arguments;    // one per buffer of the kernel
+  std::vector<std::byte> parameters;  // the argument after them
+};
+
+struct Launches {
+  std::vector<Launch> list;  // in order: each reads what those before it have stored
+  size_t scratch_bytes = 0;  // from an address that is a multiple of kScratchAlignment
+};
+inline constexpr size_t kScratchAlignment = 256;
+
+// Thread-safe.
+class GroupCode {
+ public:
+  // Throws Error for a group that the target cannot run.
+  GroupCode(const Group& group, const Target& target);
+
+  // None where there are no elements. The kernels live as long as this does. Throws Error where the
+  // numbers of the run do not fit.
+  Launches launches(const Binding& binding) const;
+
+  size_t bytes() const;  // of memory that the kernels take
+
+ private:
+  struct Ready {
+    const Steps* steps;
+    size_t step;
+    Variant variant;
+    std::unique_ptr<const Kernel> kernel;
+  };
+  friend class Planning;
+
+  const Kernel& kernel(const Steps& steps, size_t step, const Variant& variant) const;
+
+  const Target target_;
+  const Steps steps_;
+  std::optional<const Steps> of_long_rows_;  // where rows are folded
+  mutable std::mutex mutex_;
+  mutable std::vector<Ready> ready_;
+};
+
+}  // namespace hologram::gpu

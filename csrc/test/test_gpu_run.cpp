@@ -1,0 +1,504 @@
+// Groups on the emulator of test/gpu, with either prelude, against the interpreter, bit for bit.
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "atlas/error.h"
+#include "atlas/op_table.h"
+#include "check.h"
+#include "gpu/launch.h"
+#include "gpu_emulated.h"
+#include "rows.h"
+
+using namespace hologram;
+using namespace hologram::test;
+
+namespace {
+
+// Of a target whose blocks and parts are many with few elements.
+gpu::Target small_target(const std::string& prelude) {
+  return {prelude == "cuda", 64, 2048};
+}
+
+// Runs that are compiled together.
+class Runs {
+ public:
+  explicit Runs(std::string prelude) : prelude_(std::move(prelude)) {}
+
+  const gpu::Target& target() const { return target_; }
+  void set_target(const gpu::Target& target) { target_ = target; }
+
+  // A group without dimensions, or with those of a shape.
+  void add(const Group& group, Scene scene, Shape shape = {1, 1, 0}) {
+    try {
+      codes_.emplace_back(group, target_);
+    } catch (const Error&) {
+      ++refused_;  // of f64, by Metal
+      return;
+    }
+    runs_.push_back({group, std::move(scene), shape, {}, {}});
+    Run& run = runs_.back();
+    run.actual.emplace_back(run.scene);
+    run.launches = codes_.back().launches(bind(run, run.actual.back()));
+  }
+  void add(const Group& group, Shape shape, Random& random) {
+    Scene scene = scene_of(group, shape, random);
+    add(group, random() % 2 == 0 ? at_begin(scene) : std::move(scene), shape);
+  }
+
+  // False where one differs.
+  bool check() {
+    std::vector<const gpu::Launches*> all;
+    for (const Run& run : runs_) all.push_back(&run.launches);
+    const Emulated emulated(all, prelude_);
+    for (Run& run : runs_) {
+      Scene expected = run.scene;
+      cpu::interpret(run.group, bind(run, expected));
+      Scene& actual = run.actual.back();
+      // In several orders by the prelude that has more to be wrong.
+      std::vector<int> orders = {HG_ORDER_FORWARD};
+      if (prelude_ == "metal") orders.insert(orders.end(), {HG_ORDER_REVERSE, HG_ORDER_SEEDED});
+      for (const int order : orders) {
+        for (size_t i = 0; i < actual.memory.size(); ++i) {
+          std::memcpy(actual.memory[i].data, run.scene.memory[i].data, actual.memory[i].size);
+        }
+        emulated.run(run.launches, order);
+        std::string what = prelude_ + ", order " + std::to_string(order) + ", [" +
+                           std::to_string(run.shape.planes) + ", " +
+                           std::to_string(run.shape.rows) + ", " +
+                           std::to_string(run.shape.columns) + "], kernels";
+        for (const gpu::Launch& launch : run.launches.list) what += " " + launch.kernel->name;
+        if (!compare_scenes(actual, expected, run.group, what)) return false;
+      }
+    }
+    return true;
+  }
+  size_t count() const { return runs_.size(); }
+
+ private:
+  struct Run {
+    Group group;
+    Scene scene;
+    Shape shape;
+    gpu::Launches launches;
+    std::deque<Scene> actual;  // one, whose memory the launches say
+  };
+  // The pointers live until the next call.
+  Binding bind(Run& run, Scene& scene) {
+    if (run.shape.columns == 0) return scene.binding(pointers_);
+    return test::bind(scene, run.shape, pointers_);
+  }
+
+  const std::string prelude_;
+  gpu::Target target_ = small_target(prelude_);
+  std::deque<gpu::GroupCode> codes_;
+  std::deque<Run> runs_;
+  std::vector<void*> pointers_;
+  int refused_ = 0;
+};
+
+constexpr const char* kPreludes[] = {"cuda", "metal"};
+
+const std::vector<Shape> kShapes = {
+    {1, 1, 1},    {1, 3, 1},     {1, 5, 7}, {1, 2, 64},  {1, 70, 65},  {1, 20, 128}, {1, 3, 3072},
+    {1, 2, 3073}, {1, 1, 20001}, {3, 2, 5}, {2, 3, 128}, {1, 4000, 3}, {3, 300, 17}, {2, 65, 16},
+};
+
+// Whether an operation has the same bits on all backends: functions of f64 are the C library's.
+bool is_exact(Op op, ComputeType type) {
+  const Cost cost = op_info(op).cost;
+  const bool is_function = cost == Cost::short_function || cost == Cost::function;
+  return !is_function || (type == ComputeType::f32 && op != Op::pow);
+}
+
+Group random_group(int size, Random& random, bool strided) {
+  const ComputeType c = kComputeTypes[random() % 4 < 2 ? 0 : random() % 3];
+  Builder b(c);
+  std::vector<DType> dtypes;
+  for (int d = 0; d < kDTypeCount; ++d) {
+    if (held_dtypes(c) & dtype_bit(static_cast<DType>(d))) dtypes.push_back(static_cast<DType>(d));
+  }
+  if (c == ComputeType::f32 && random() % 2 == 0) {
+    dtypes.assign(1, random() % 3 == 0 ? DType::f16 : DType::bf16);
+  }
+  const unsigned own_in = 2 + random() % 4;
+  const auto any_dtype = [&] {
+    return random() % own_in == 0 ? b.own() : dtypes[random() % dtypes.size()];
+  };
+  const auto operand = [&](bool store) {
+    Layout layout = !store && random() % 6 == 0 ? Layout::scalar : Layout::dense;
+    if (strided && random() % 3 == 0) layout = Layout::strided;
+    return b.operand(any_dtype(), layout);
+  };
+  std::vector<uint16_t> values;
+  for (int i = 1 + static_cast<int>(random() % 4); i > 0; --i) {
+    const uint16_t o = operand(false);
+    values.push_back(b.load(o, random() % 2 ? b.group.operands[o].dtype : any_dtype()));
+  }
+  if (random() % 2 == 0) values.push_back(b.immediate(any_dtype()));
+  const auto pick = [&] { return values[random() % values.size()]; };
+  while (size-- > 0) {
+    if (random() % 8 == 0) {
+      values.push_back(b.cast(pick(), any_dtype()));
+      continue;
+    }
+    if (random() % 16 == 0) {
+      values.push_back(random_draw(b, random));
+      continue;
+    }
+    const auto op = static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
+    const OpInfo& info = op_info(op);
+    if (!computed_in(info, c) || !is_exact(op, c)) continue;
+    const bool logical = !info.supports(b.own());
+    DType dtype = info.has(kPredicate) ? DType::b8 : any_dtype();
+    if (!info.has(kPredicate) && !info.supports_in_group(dtype)) dtype = b.own();
+    uint16_t args[3];
+    for (int k = 0; k < 3; ++k) {
+      args[k] = pick();
+      if (logical || (k == 0 && info.has(kCondition))) {
+        values.push_back(b.cast(args[k], DType::b8));
+        args[k] = values.back();
+      }
+    }
+    values.push_back(b.op(op, dtype, args[0], args[1], args[2]));
+    if (random() % 6 == 0) b.store(values.back(), operand(true));
+  }
+  b.store(pick(), operand(true));
+  b.store(values.back(), operand(true));
+  return b.group;
+}
+
+// A load through a compute type that cannot hold what is loaded is no group.
+bool is_group(const Group& group) {
+  for (const Node& node : group.nodes) {
+    if (node.kind != NodeKind::load) continue;
+    const DType from = group.operands[node.a].dtype;
+    const bool real = (dtype_bit(node.dtype) & kReal) != 0;
+    if (group.compute_type == ComputeType::f32 && !real &&
+        (from == DType::f64 || from == DType::i64 || from == DType::i32)) {
+      return false;
+    }
+    if (group.compute_type == ComputeType::i64 && (dtype_bit(from) & kReal) != 0 &&
+        node.dtype == DType::b8) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<int64_t> random_sizes(Random& random) {
+  switch (random() % 4) {
+    case 0: return {static_cast<int64_t>(1 + random() % 300)};
+    case 1:
+      return {static_cast<int64_t>(1 + random() % 5), static_cast<int64_t>(1 + random() % 90)};
+    case 2:
+      return {static_cast<int64_t>(1 + random() % 4), static_cast<int64_t>(1 + random() % 9),
+              static_cast<int64_t>(1 + random() % 10)};
+    default: return {static_cast<int64_t>(64 * (1 + random() % 10))};
+  }
+}
+
+}  // namespace
+
+TEST(gpu_run_random_groups) {
+  for (const char* prelude : kPreludes) {
+    Random random(41);
+    Runs runs(prelude);
+    for (int i = 0; i < 60; ++i) {
+      const Group group = random_group(1 + static_cast<int>(random() % 16), random, i % 2 == 0);
+      if (!is_group(group)) continue;
+      Scene scene = make_scene(group, random_sizes(random), random);
+      runs.add(group, random() % 3 == 0 ? std::move(scene) : at_begin(scene));
+    }
+    CHECK(runs.count() > 20);
+    CHECK(runs.check());
+  }
+}
+
+// As of more elements than 32 bits have numbers for.
+TEST(gpu_run_wide_numbers) {
+  for (const char* prelude : kPreludes) {
+    Random random(50);
+    Runs runs(prelude);
+    gpu::Target target = runs.target();
+    target.most_narrow = 0;
+    runs.set_target(target);
+    for (int i = 0; i < 16; ++i) {
+      const Group group = random_group(4, random, i % 2 == 0);
+      if (is_group(group)) runs.add(group, make_scene(group, random_sizes(random), random));
+    }
+    for (const Shape shape : {Shape{1, 3, 200}, Shape{1, 2, 3100}, Shape{1, 1, 20001},
+                              Shape{1, 2000, 4}, Shape{2, 40, 16}}) {
+      RowBuilder b(ComputeType::f32);
+      const DType f = DType::f32;
+      const uint16_t in = b.operand(f), x = b.load(in), least = b.fold(Op::minimum, x);
+      const uint16_t rest = b.op(Op::sub, f, x, least);
+      const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+      b.store(b.fold(Op::add, rest, down), b.spread(f, down));
+      b.store(b.fold(Op::add, b.op(Op::mul, f, rest, b.load(b.spread(f, kColumns)))),
+              b.spread(f, kRows));
+      b.store(b.add({NodeKind::pick, Op::add, f, x, b.load(b.spread(DType::i8, kRows), f)}),
+              b.spread(f, kRows));
+      b.store(b.op(Op::mul, f, rest, b.position(kColumns)), in);
+      runs.add(b.group, shape, random);
+      RowBuilder c(ComputeType::i64);
+      const uint16_t y = c.load(c.operand(DType::i64));
+      c.store(c.scan(Op::add, DType::i64, y, kColumns), c.spread(DType::i64, kEach));
+      c.store(c.scan(Op::add, DType::i64, y, kMiddle), c.spread(DType::i32, kEach));
+      runs.add(c.group, shape, random);
+    }
+    CHECK(runs.check());
+  }
+}
+
+// Operands of each spread, also in place.
+TEST(gpu_run_broadcasts) {
+  for (const char* prelude : kPreludes) {
+    Random random(42);
+    Runs runs(prelude);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Shape shape : kShapes) {
+        for (const Spread spread :
+             {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns, Spread{kMiddle | kColumns}}) {
+          RowBuilder b(ComputeType::f32);
+          const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
+          b.group.operands[out].area = out;
+          b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
+          runs.add(b.group, shape, random);
+          RowBuilder c(ComputeType::f32);  // in place, and the smaller operand too
+          const uint16_t y = c.operand(dtype), w = c.spread(dtype, spread);
+          c.group.operands[w].area = w;
+          c.store(c.op(Op::mul, dtype, c.load(y), c.load(w)), y);
+          c.store(c.op(Op::add, dtype, c.load(w), c.load(w)), w);
+          runs.add(c.group, shape, random);
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+TEST(gpu_run_folds) {
+  for (const char* prelude : kPreludes) {
+    Random random(43);
+    Runs runs(prelude);
+    for (const ComputeType type : kComputeTypes) {
+      for (const Shape shape : kShapes) {
+        for (const Op op : {Op::add, Op::mul, Op::maximum, Op::minimum}) {
+          const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+          for (const Spread spread : {kRows, down}) {
+            RowBuilder b(type);
+            const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
+            const uint16_t result = b.fold(op, b.load(x), spread);
+            b.store(result, out);
+            b.store(result, b.spread(type == ComputeType::f32 ? DType::bf16 : b.own(), spread));
+            runs.add(b.group, shape, random);
+          }
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+// Two folds one after the other, in blocks and in warps, and where a row is folded by several
+// blocks.
+TEST(gpu_run_normalisation) {
+  for (const char* prelude : kPreludes) {
+    Random random(44);
+    Runs runs(prelude);
+    for (const int64_t enough : {int64_t{1}, int64_t{2048}, int64_t{1} << 16}) {
+      gpu::Target target = runs.target();
+      target.enough_threads = enough;
+      runs.set_target(target);
+      for (const DType dtype : {DType::f32, DType::f16}) {
+        for (const Shape shape : kShapes) {
+          RowBuilder b(ComputeType::f32);
+          const DType f = DType::f32;
+          const uint16_t in = b.operand(dtype), weight = b.load(b.spread(dtype, kColumns));
+          const uint16_t x = b.load(in);
+          const uint16_t rest = b.op(Op::sub, f, x, b.fold(Op::maximum, x));
+          const uint16_t sum = b.fold(Op::add, b.op(Op::mul, f, rest, rest));
+          const uint16_t scale = b.op(Op::rsqrt, f, b.op(Op::add, f, sum, b.immediate(f)));
+          b.store(b.op(Op::mul, dtype, b.op(Op::mul, f, rest, scale), weight), in);  // in place
+          b.store(sum, b.spread(f, kRows));
+          b.store(b.op(Op::add, f, x, x), b.spread(f, kEach));
+          runs.add(b.group, shape, random);
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+// Partial results of partial results: of rows of many classes, and of many rows.
+TEST(gpu_run_folds_of_many) {
+  Random random(49);
+  Runs runs("cuda");
+  gpu::Target target = runs.target();
+  target.enough_threads = 1 << 16;
+  runs.set_target(target);
+  for (const auto& [shape, spread] :
+       {std::pair(Shape{1, 1, 300'001}, kRows), std::pair(Shape{1, 2, 205'000}, kRows),
+        std::pair(Shape{1, 100'001, 3}, kColumns),
+        std::pair(Shape{2, 70'000, 1}, kPlanesAndColumns)}) {
+    for (const Op op : {Op::add, Op::minimum}) {
+      RowBuilder b(ComputeType::f32);
+      const uint16_t x = b.load(b.operand(DType::f32));
+      b.store(b.fold(op, x, spread), b.spread(DType::f32, spread));
+      b.store(b.fold(Op::add, b.op(Op::mul, DType::f32, x, x), spread),
+              b.spread(DType::f32, spread));
+      runs.add(b.group, shape, random);
+    }
+  }
+  CHECK(runs.check());
+}
+
+// The derivative of a layer norm: folds both ways, a weight, and the result in place.
+TEST(gpu_run_norm_backward) {
+  for (const char* prelude : kPreludes) {
+    Random random(45);
+    Runs runs(prelude);
+    for (const Shape shape : kShapes) {
+      if (shape.planes != 1) continue;
+      RowBuilder b(ComputeType::f32);
+      const DType f = DType::f32;
+      const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
+                     weight = b.load(b.spread(DType::bf16, kColumns)),
+                     mean = b.load(b.spread(f, kRows)),
+                     scale = b.load(b.spread(DType::bf16, kRows), f);
+      const uint16_t grad = b.load(grad_at);
+      const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
+      const uint16_t g = b.op(Op::mul, f, grad, weight);
+      const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
+      const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
+      const uint16_t result = b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale);
+      b.store(result, grad_at);
+      b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
+      b.store(b.fold(Op::add, result, kColumns), b.spread(DType::bf16, kColumns));
+      b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
+      runs.add(b.group, shape, random);
+    }
+    CHECK(runs.check());
+  }
+}
+
+TEST(gpu_run_positions_and_picks) {
+  for (const char* prelude : kPreludes) {
+    Random random(46);
+    Runs runs(prelude);
+    for (const ComputeType type : kComputeTypes) {
+      for (const Shape shape : kShapes) {
+        RowBuilder b(type);
+        const auto pick = [&](uint16_t x, uint16_t at) {
+          return b.add({NodeKind::pick, Op::add, b.own(), x, at});
+        };
+        const uint16_t in = b.operand(type == ComputeType::f32 ? DType::bf16 : b.own());
+        const uint16_t x = b.load(in, b.own()), v = b.load(b.spread(b.own(), kColumns));
+        const uint16_t few = b.load(b.spread(DType::i8, kRows), b.own());
+        const uint16_t any = b.load(b.spread(DType::f16, kRows), b.own());
+        const uint16_t value = b.op(Op::add, b.own(), x, b.fold(Op::maximum, x));
+        const uint16_t from_value = pick(value, few);
+        b.store(pick(x, few), b.spread(b.own(), kRows));
+        b.store(pick(v, any), b.spread(b.own(), kRows));
+        b.store(from_value, b.spread(b.own(), kRows));
+        b.store(pick(x, from_value), b.spread(b.own(), kRows));
+        b.store(pick(value, b.position(kRows)), b.spread(b.own(), kRows));
+        b.store(pick(b.op(Op::sub, b.own(), x, few), few), b.spread(b.own(), kRows));
+        b.store(b.op(Op::mul, b.own(), x, from_value), in);
+        runs.add(b.group, shape, random);
+
+        RowBuilder c(type);  // nothing but picks
+        const uint16_t at = c.load(c.spread(DType::i8, kRows), c.own());
+        const uint16_t y = c.load(c.spread(c.own(), kEach));
+        c.store(c.add({NodeKind::pick, Op::add, c.own(), y, at}), c.spread(c.own(), kRows));
+        runs.add(c.group, shape, random);
+
+        const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+        for (const Spread which : {kColumns, kRows}) {
+          RowBuilder d(type);
+          const uint16_t here = d.position(which), z = d.load(d.operand(d.own()));
+          const uint16_t wanted = d.load(d.spread(DType::i32, kRows), d.own());
+          const uint16_t hit = d.op(Op::le, DType::b8, here, wanted);
+          const uint16_t chosen = d.op(Op::where, d.own(), hit, z, here);
+          d.store(chosen, d.spread(d.own(), kEach));
+          d.store(here, d.spread(DType::i64, kEach));
+          d.store(d.fold(Op::add, chosen), d.spread(d.own(), kRows));
+          d.store(d.fold(Op::maximum, here), d.spread(DType::i16, kRows));
+          d.store(d.fold(Op::minimum, chosen, down), d.spread(d.own(), down));
+          d.store(d.fold(Op::add, here, down), d.spread(d.own(), down));
+          runs.add(d.group, shape, random);
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+TEST(gpu_run_draws) {
+  for (const char* prelude : kPreludes) {
+    Random random(47);
+    Runs runs(prelude);
+    for (const ComputeType type : kComputeTypes) {
+      for (const Shape shape : kShapes) {
+        for (const bool folds : {false, true}) {
+          RowBuilder b(type);
+          const uint16_t x = b.operand(b.own());
+          // The normal ones of f64 are the C library's.
+          const uint16_t drawn =
+              type == ComputeType::f64 ? b.draw(Draw::uniform, DType::f64) : random_draw(b, random);
+          uint16_t value = b.op(Op::mul, b.own(), b.load(x), drawn);
+          value = b.op(Op::sub, b.own(), value, b.load(b.spread(b.own(), kRows)));
+          if (folds) {
+            const uint16_t most = b.fold(Op::maximum, value);
+            b.store(b.fold(Op::add, drawn, kPlanesAndColumns),
+                    b.spread(b.own(), kPlanesAndColumns));
+            value = b.op(Op::sub, b.own(), value, most);
+            b.store(most, b.spread(b.own(), kRows));
+          }
+          b.store(value, x);
+          runs.add(b.group, shape, random);
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+TEST(gpu_run_scans) {
+  struct Scanned {
+    ComputeType type;
+    DType dtype, memory;
+  };
+  const std::vector<Scanned> scanned = {
+      {ComputeType::f32, DType::f32, DType::f32}, {ComputeType::f32, DType::bf16, DType::bf16},
+      {ComputeType::f32, DType::f16, DType::f16}, {ComputeType::f64, DType::f64, DType::f64},
+      {ComputeType::i64, DType::i64, DType::i64}, {ComputeType::i64, DType::i64, DType::i32},
+      {ComputeType::i64, DType::i64, DType::u8},
+  };
+  for (const char* prelude : kPreludes) {
+    Random random(48);
+    Runs runs(prelude);
+    for (const auto& [type, dtype, memory] : scanned) {
+      for (const Shape shape : kShapes) {
+        for (const Spread axis : {kColumns, kMiddle}) {
+          for (const Op op : {Op::add, Op::mul}) {
+            RowBuilder b(type);
+            const uint16_t y = b.spread(memory, kEach);
+            const uint16_t bias = b.load(b.spread(memory, kColumns), dtype);
+            const uint16_t sum = b.op(Op::add, dtype, b.load(y, dtype), bias);
+            b.store(b.scan(op, dtype, sum, axis), y);  // in place
+            const uint16_t least = b.fold(Op::minimum, sum);
+            const uint16_t rest = b.op(Op::sub, dtype, sum, least);
+            b.store(b.scan(op, dtype, rest, axis), b.spread(memory, kEach));
+            b.store(least, b.spread(dtype, kRows));
+            runs.add(b.group, shape, random);
+          }
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}

@@ -1,0 +1,106 @@
+// What compiled kernels and the emulator say to each other. Included by both, C++14.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace hgemu {
+
+struct Triple {
+  uint32_t x, y, z;
+};
+
+// Where a barrier or an operation of a simdgroup stands in the text.
+struct Site {
+  const char* file;
+  int line, column;
+};
+
+// Of the thread that runs.
+struct Thread {
+  Triple thread, block, block_size, grid_size;
+  uint32_t number;  // in its block
+};
+extern "C" Thread* hgemu_thread;
+
+extern "C" void hgemu_barrier(Site site);
+// Gives a lane's value to the others of its simdgroup. `values` and `present` stay what they are
+// until the lane's next exchange; a lane that takes no part is poison there.
+struct Exchanged {
+  const uint32_t* values;
+  uint32_t present;  // a bit for each lane
+};
+extern "C" Exchanged hgemu_exchange(uint32_t value, Site site);
+// The memory of a declaration in the block that runs, the same for all its threads.
+extern "C" void* hgemu_shared(int declaration, size_t bytes);
+// A kernel can't go on; does not return.
+extern "C" void hgemu_fail(const char* why);
+
+inline uint32_t lane() {
+  return hgemu_thread->number % 32;
+}
+
+// What a lane reads that does not exist: NaN as a float.
+constexpr uint32_t kPoison = 0xffffffffu;
+
+enum class Role : char {
+  buffer = 'b',
+  parameter = 'p',
+  threadgroup_memory = 't',
+  thread_position_in_threadgroup = '0',
+  threadgroup_position_in_grid = '1',
+  threads_per_threadgroup = '2',
+  threadgroups_per_grid = '3',
+  thread_position_in_grid = '4',
+  thread_index_in_threadgroup = '5',
+  thread_index_in_simdgroup = '6',
+  simdgroup_index_in_threadgroup = '7',
+};
+
+struct ArgumentInfo {
+  Role role;
+  int index;
+  size_t bytes;  // of a parameter
+};
+
+struct KernelInfo {
+  const char* name;
+  void (*run)(void* const* arguments);  // a slot for each argument, those of builtins unused
+  int count;
+  const ArgumentInfo* arguments;
+  const KernelInfo* next;
+};
+
+// Each library exports the head of its list.
+extern "C" const KernelInfo* hgemu_kernels();
+
+inline Triple builtin(Role role) {
+  const Thread& t = *hgemu_thread;
+  switch (role) {
+    case Role::thread_position_in_threadgroup: return t.thread;
+    case Role::threadgroup_position_in_grid: return t.block;
+    case Role::threads_per_threadgroup: return t.block_size;
+    case Role::threadgroups_per_grid: return t.grid_size;
+    case Role::thread_position_in_grid:
+      return {t.block.x * t.block_size.x + t.thread.x, t.block.y * t.block_size.y + t.thread.y,
+              t.block.z * t.block_size.z + t.thread.z};
+    case Role::thread_index_in_threadgroup: return {t.number, 0, 0};
+    case Role::thread_index_in_simdgroup: return {t.number % 32, 0, 0};
+    case Role::simdgroup_index_in_threadgroup: return {t.number / 32, 0, 0};
+    default: return {0, 0, 0};
+  }
+}
+
+inline float widen_f16(uint16_t bits) {
+  _Float16 half;
+  __builtin_memcpy(&half, &bits, sizeof half);
+  return static_cast<float>(half);
+}
+inline uint16_t narrow_f16(float x) {
+  const _Float16 half = static_cast<_Float16>(x);
+  uint16_t bits;
+  __builtin_memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+
+}  // namespace hgemu
