@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "atlas": {"atlas"},
     "cpu": {"atlas", "cpu"},
+    "gpu": {"atlas", "gpu"},
     "aten": {"atlas", "aten"},
 }
 # The binding says what machine the package runs on, and hands torch's threads to the CPU's queues.
@@ -44,7 +45,7 @@ class TestLayers(HologramTestCase):
         self.assertEqual(seen, EXCEPTIONS, "exceptions that are none any more")
 
     def test_the_core_and_the_backends_know_no_torch(self):
-        for layer in ("atlas", "cpu"):
+        for layer in ("atlas", "cpu", "gpu"):
             for path in sources(layer):
                 self.assertIsNone(TORCH.search(path.read_text()), path)
 

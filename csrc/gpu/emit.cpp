@@ -346,6 +346,9 @@ class Emitter {
   std::vector<uint16_t> stores() const {
     return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::store; });
   }
+  std::vector<uint16_t> folds_of_step() const {
+    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
+  }
 
   // The number of the thread, of those that have something to do.
   std::string thread_text() {
@@ -718,8 +721,7 @@ class Emitter {
   // A warp for each class of each row, a partial result each.
   void classes() {
     depth_ = 1;
-    const auto folds =
-        nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
+    const auto folds = folds_of_step();
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : folds) need(nodes_[i].a, needed);
     emit_row_values(needed);
@@ -742,13 +744,9 @@ class Emitter {
 
   // ---- folds over rows ----
 
-  std::vector<uint16_t> down_folds() const {
-    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
-  }
-
   void fold_down() {
     depth_ = 1;
-    const auto folds = down_folds();
+    const auto folds = folds_of_step();
     const std::string columns = parameter(Parameter::Kind::columns);
     const std::string rows = parameter(Parameter::Kind::rows);
     const std::string chunk = number(static_cast<uint64_t>(kFoldRows)) + "u";
@@ -817,7 +815,7 @@ class Emitter {
   // Joins partial results, of each value all, or a power of two of them.
   void joins() {
     depth_ = 1;
-    const auto folds = down_folds();
+    const auto folds = folds_of_step();
     const std::string parts = parameter(Parameter::Kind::parts);
     // Of a fold over rows the columns lie side by side.
     const bool down = step_.skeleton == Skeleton::fold_down;
@@ -910,7 +908,7 @@ class Emitter {
   // ---- the whole ----
 
   Kernel finish() {
-    const size_t folds = down_folds().size();  // whose partial results are read where they join
+    const size_t folds = folds_of_step().size();  // whose partial results are read where they join
     const auto is_written = [&](const Buffer& its) {
       if (its.is_part) return !variant_.joins || its.index >= folds;
       return std::ranges::any_of(nodes_, [&](const Node& node) {
@@ -999,8 +997,8 @@ unsigned vector_of(const Steps& steps, size_t step) {
   size_t least = 0;
   for (const Node& node : its.nodes) {
     if (node.kind == NodeKind::pick) return 1;
-    if (node.kind != NodeKind::load && node.kind != NodeKind::store) continue;
-    const Operand& operand = steps.operands[node.kind == NodeKind::load ? node.a : node.b];
+    if (!has_operand(node)) continue;
+    const Operand& operand = steps.operands[operand_of(node)];
     if (operand.layout == Layout::strided) return 1;
     if (operand.layout == Layout::scalar) continue;
     if (steps.structured && !has_columns(operand.spread)) continue;

@@ -146,8 +146,8 @@ class Planning {
     if (vector == 1) return false;
     if (steps_.structured && binding_.columns % vector != 0) return false;
     return std::ranges::all_of(step.nodes, [&](const Node& node) {
-      if (node.kind != NodeKind::load && node.kind != NodeKind::store) return true;
-      const uint16_t operand = node.kind == NodeKind::load ? node.a : node.b;
+      if (!has_operand(node)) return true;
+      const uint16_t operand = operand_of(node);
       if (steps_.operands[operand].layout == Layout::scalar) return true;
       return reinterpret_cast<uintptr_t>(operands_[operand].address) % 16 == 0;
     });
@@ -159,9 +159,7 @@ class Planning {
     const unsigned vector = vector_of(steps_, step);
     variant.vectors = is_aligned(its, vector);
     const bool strided = std::ranges::any_of(its.nodes, [&](const Node& node) {
-      if (node.kind != NodeKind::load && node.kind != NodeKind::store) return false;
-      const uint16_t operand = node.kind == NodeKind::load ? node.a : node.b;
-      return steps_.operands[operand].layout == Layout::strided;
+      return has_operand(node) && steps_.operands[operand_of(node)].layout == Layout::strided;
     });
     if (strided) variant.rank = static_cast<uint8_t>(sizes_.size());
     Work work;
@@ -360,13 +358,6 @@ const Kernel& GroupCode::kernel(const Steps& steps, size_t step, const Variant& 
   }
   ready_.push_back({&steps, step, variant, std::make_unique<Kernel>(emit(steps, step, variant))});
   return *ready_.back().kernel;
-}
-
-size_t GroupCode::bytes() const {
-  const std::lock_guard guard(mutex_);
-  size_t sum = sizeof(*this);
-  for (const Ready& ready : ready_) sum += sizeof(Kernel) + ready.kernel->text.size();
-  return sum;
 }
 
 }  // namespace hologram::gpu

@@ -55,8 +55,6 @@ class GroupCode {
   // numbers of the run do not fit.
   Launches launches(const Binding& binding) const;
 
-  size_t bytes() const;  // of memory that the kernels take
-
  private:
   struct Ready {
     const Steps* steps;

@@ -58,6 +58,13 @@ std::vector<int> turns_of(const std::vector<Node>& nodes);
 inline uint16_t argument_of(const Node& node, int k) {
   return k == 0 ? node.a : k == 1 ? node.b : node.c;
 }
+// Whether a node reads or writes memory, and that of which operand.
+inline bool has_operand(const Node& node) {
+  return node.kind == NodeKind::load || node.kind == NodeKind::store;
+}
+inline uint16_t operand_of(const Node& node) {
+  return node.kind == NodeKind::load ? node.a : node.b;
+}
 inline bool is_row_fold(const Node& node) {
   return node.kind == NodeKind::fold && node.b == kRows;
 }
