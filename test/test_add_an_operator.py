@@ -34,6 +34,7 @@ PROGRAM = """
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include "atlas/op_table.h"
 #include "interpret.h"
 using namespace hologram;
 using namespace hologram::cpu;
@@ -127,7 +128,8 @@ class TestPage(TestCase):
             for name in ("frac", "fmax"):
                 put(tree, *examples()[name][0])
             (tree / "program.cpp").write_text(PROGRAM)
-            sources = ["program.cpp", "csrc/atlas/op_table.cpp", "csrc/cpu/math.cpp"]
+            own = ("atlas/op_table.cpp", "cpu/math.cpp", "test/interpret.cpp")
+            sources = ["program.cpp", *(f"csrc/{name}" for name in own)]
             flags = ["-std=c++20", "-O0", "-ffp-contract=off", "-Icsrc", "-Icsrc/test"]
             compiler = os.environ.get("CXX", "g++").split()
             subprocess.run([*compiler, *flags, *sources, "-o", "program"], cwd=tree, check=True)
