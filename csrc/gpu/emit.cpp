@@ -9,6 +9,7 @@
 
 #include "atlas/error.h"
 #include "gpu/op_text.h"
+#include "gpu/rounding.h"
 
 namespace hologram::gpu {
 namespace {
@@ -182,28 +183,15 @@ class Emitter {
     return value(node);
   }
 
-  // Whether a value is one that its dtype holds: of an immediate nobody knows.
-  bool is_held(uint16_t node) const { return nodes_[node].kind != NodeKind::immediate; }
-  bool needs_rounding(const Node& node) const {
-    if (node.dtype == own_dtype(type_)) return false;
-    const OpInfo& info = op_info(node.op);
-    if (info.has(kPredicate)) return false;
-    if (info.exact == Exact::no) return true;
-    if (info.exact == Exact::real && (dtype_bit(node.dtype) & kReal) == 0) return true;
-    for (int k = info.has(kCondition) ? 1 : 0; k < info.arity; ++k) {
-      const uint16_t from = argument_of(node, k);
-      if (!is_held(from) || !holds(node.dtype, nodes_[from].dtype)) return true;
-      // Of b8 no whole number but 0 and 1 is left, but -1 could be made.
-      if (node.dtype == DType::b8 || nodes_[from].dtype == DType::b8) return true;
-    }
-    return false;
+  // The value of a node, rounded where it has to be.
+  std::string rounded(uint16_t i, const std::string& x) const {
+    return is_rounded(nodes_, i, steps_.operands, type_) ? rounded_text(x, type_, nodes_[i].dtype)
+                                                         : x;
   }
 
   std::string loaded(const Node& node, const std::string& element) {
     const DType from = steps_.operands[node.a].dtype;
-    const std::string x =
-        from == own_dtype(type_) ? element : "hg_convert<" + own_ + ">(" + element + ")";
-    return holds(node.dtype, from) ? x : rounded_text(x, type_, node.dtype);
+    return from == own_dtype(type_) ? element : "hg_convert<" + own_ + ">(" + element + ")";
   }
   std::string drawn(const Node& node) {
     const auto bits = [&](int i) {
@@ -216,8 +204,7 @@ class Emitter {
         if (type_ == ComputeType::f64) return "hg_draw_uniform_f64" + from + ")";
         return "hg_draw_uniform" + from + ", " +
                number(static_cast<uint64_t>(digits_of(node.dtype))) + "u)";
-      case Draw::normal:
-        return rounded_text("hg_draw_normal" + suffix + from + ")", type_, node.dtype);
+      case Draw::normal: return "hg_draw_normal" + suffix + from + ")";
       case Draw::integer: return "hg_draw_integer" + from + ", " + bits(2) + ")";
       case Draw::long_integer: break;
     }
@@ -238,21 +225,15 @@ class Emitter {
         const int arity = op_info(node.op).arity;
         x = apply(node.op, own_, use(node.a), use(arity > 1 ? node.b : node.a),
                   use(arity > 2 ? node.c : node.a));
-        if (needs_rounding(node)) x = rounded_text(x, type_, node.dtype);
         break;
       }
-      case NodeKind::cast:
-        x = use(node.a);
-        if (!is_held(node.a) || !holds(node.dtype, nodes_[node.a].dtype)) {
-          x = rounded_text(x, type_, node.dtype);
-        }
-        break;
+      case NodeKind::cast: x = use(node.a); break;
       case NodeKind::position: x = own_ + "(" + place(node.b == kColumns ? 'c' : 'm') + ")"; break;
       case NodeKind::random: x = drawn(node); break;
       case NodeKind::pick: return emit_pick(i);
       default: return;
     }
-    line("const " + own_ + " " + value(i) + " = " + x + ";");
+    line("const " + own_ + " " + value(i) + " = " + rounded(i, x) + ";");
   }
 
   // The element of the row in the column that the row says: computed there.

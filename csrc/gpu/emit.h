@@ -71,8 +71,9 @@ struct Buffer {
 };
 
 struct Kernel {
-  std::string name;                   // hg_<16 hexadecimal digits>
-  std::string text;                   // without the operations
+  std::string name;                   // hg_<16 hexadecimal digits>, or that of a cold kernel
+  std::string text;                   // without the operations; none of a cold kernel
+  std::vector<uint32_t> program;      // of a cold kernel (gpu/cold.h)
   std::vector<Op> ops;                // that it has
   std::vector<Buffer> buffers;        // the argument after them is the parameters
   std::vector<Parameter> parameters;  // one after another, as they are aligned

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "atlas/error.h"
-#include "gpu/op_text.h"
+#include "gpu/cold.h"
 
 namespace hologram::gpu {
 namespace {
@@ -116,7 +116,7 @@ class Planning {
 
   Variant variant() const {
     Variant its;
-    its.wide = wide_;
+    its.wide = wide_ && !target_.cold;  // whose numbers all have 64 bits
     return its;
   }
   int64_t row_count() const { return binding_.planes * binding_.rows; }
@@ -156,8 +156,9 @@ class Planning {
   void elements(size_t step) {
     const Step& its = steps_.list[step];
     Variant variant = this->variant();
-    const unsigned vector = vector_of(steps_, step);
-    variant.vectors = is_aligned(its, vector);
+    unsigned vector = vector_of(steps_, step);
+    variant.vectors = !target_.cold && is_aligned(its, vector);
+    if (!variant.vectors) vector = target_.cold ? cold_elements(steps_.compute_type) : 1;
     const bool strided = std::ranges::any_of(its.nodes, [&](const Node& node) {
       return has_operand(node) && steps_.operands[operand_of(node)].layout == Layout::strided;
     });
@@ -168,7 +169,7 @@ class Planning {
       work.threads = spread_count(its.domain, {binding_.planes, binding_.rows, binding_.columns});
       if ((its.domain & kMiddle) != 0) work.rows = binding_.rows;
     }
-    spread_threads(work, divided_up(work.threads, variant.vectors ? vector : 1));
+    spread_threads(work, divided_up(work.threads, vector));
     add(step, variant, work);
   }
 
@@ -176,8 +177,8 @@ class Planning {
     const bool folds = std::ranges::any_of(steps_.list[step].nodes, is_row_fold);
     Variant variant = this->variant();
     const unsigned accumulators = accumulators_of(steps_.compute_type);
-    variant.several = classes_of_row() > 1;
-    const bool is_few = row_count() * kWarp < target_.enough_threads;
+    variant.several = classes_of_row() > 1 && !target_.cold;
+    const bool is_few = row_count() * kWarp < target_.enough_threads && !target_.cold;
     if (folds && is_few && binding_.columns >= 4 * accumulators) variant.team = Team::block;
     Work work;
     work.threads = row_count();
@@ -267,6 +268,7 @@ class Planning {
       launch.arguments.push_back(buffer.is_part ? Argument{nullptr, parts_[buffer.index]}
                                                 : operands_[buffer.index]);
     }
+    if (target_.cold) launch.arguments.resize(kColdArguments, {nullptr, 0, true});
     launch.parameters = parameters(kernel, work);
     result_.list.push_back(std::move(launch));
   }
@@ -282,6 +284,7 @@ class Planning {
     }
     bytes.resize((bytes.size() + most - 1) / most * most);
     if (bytes.size() > kMostParameterBytes) throw Error("a launch of too many parameters");
+    if (target_.cold) bytes.resize(kMostParameterBytes);  // whatever the kernel reads of them
     return bytes;
   }
   uint64_t value_of(const Parameter& its, const Work& work) const {
@@ -334,8 +337,15 @@ void check(const Group& group, const Target& target) {
 }  // namespace
 
 GroupCode::GroupCode(const Group& group, const Target& target)
-    : target_((check(group, target), target)), steps_(split(group, false)) {
-  if (std::ranges::any_of(group.nodes, is_row_fold)) of_long_rows_.emplace(split(group, true));
+    : target_((check(group, target), target)), steps_(split(group, false, most_buffers())) {
+  if (std::ranges::any_of(group.nodes, is_row_fold)) {
+    of_long_rows_.emplace(split(group, true, most_buffers()));
+  }
+}
+
+// A cold kernel's program is one of them.
+size_t GroupCode::most_buffers() const {
+  return target_.cold ? kMostBuffers - 1 : kMostBuffers;
 }
 
 Launches GroupCode::launches(const Binding& binding) const {
@@ -356,7 +366,8 @@ const Kernel& GroupCode::kernel(const Steps& steps, size_t step, const Variant& 
       return *ready.kernel;
     }
   }
-  ready_.push_back({&steps, step, variant, std::make_unique<Kernel>(emit(steps, step, variant))});
+  Kernel made = target_.cold ? make_cold(steps, step, variant) : emit(steps, step, variant);
+  ready_.push_back({&steps, step, variant, std::make_unique<Kernel>(std::move(made))});
   return *ready_.back().kernel;
 }
 

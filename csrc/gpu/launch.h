@@ -18,6 +18,7 @@ namespace hologram::gpu {
 // What a backend knows of its devices.
 struct Target {
   bool has_f64 = true;
+  bool cold = false;       // run by the cold kernels (gpu/cold.h): nothing is to be compiled
   unsigned threads = 256;  // of a block, where nothing else says how many
   // With fewer threads than these a fold goes through partial results.
   int64_t enough_threads = 1 << 16;
@@ -25,17 +26,19 @@ struct Target {
   int64_t most_narrow = INT32_MAX - (int64_t{1} << 20);
 };
 
-// An argument: memory of the caller, or a place in the scratch memory of the run.
+// An argument: memory of the caller, a place in the scratch memory of the run, or the kernel's
+// program, which the device has to have in its memory.
 struct Argument {
   void* address = nullptr;
-  size_t scratch = 0;  // bytes, where the address is null
+  size_t scratch = 0;       // bytes, where the address is null
+  bool is_program = false;  // all of Kernel::program
 };
 
 struct Launch {
   const Kernel* kernel;
   uint32_t blocks;                    // in one dimension
   uint32_t threads;                   // of a block: whole warps
-  std::vector<Argument> arguments;    // one per buffer of the kernel
+  std::vector<Argument> arguments;    // one per buffer of the kernel; of a cold one kColdArguments
   std::vector<std::byte> parameters;  // the argument after them
 };
 
@@ -64,6 +67,7 @@ class GroupCode {
   };
   friend class Planning;
 
+  size_t most_buffers() const;
   const Kernel& kernel(const Steps& steps, size_t step, const Variant& variant) const;
 
   const Target target_;

@@ -32,22 +32,6 @@ std::string identity_text(const OpInfo& info, ComputeType type) {
   return (std::signbit(identity) ? "-" : "") + name + "(" + number + ")";
 }
 
-bool holds(DType to, DType from) {
-  if (from == to || from == DType::b8) return true;
-  const bool is_real = (dtype_bit(from) & kReal) != 0;
-  const bool is_byte = from == DType::u8 || from == DType::i8;
-  switch (to) {
-    case DType::f16:
-    case DType::bf16:
-    case DType::i16: return is_byte;
-    case DType::i32: return dtype_size(from) < 4 && !is_real;
-    case DType::i64: return !is_real;
-    case DType::f32: return dtype_size(from) < 4;
-    case DType::f64: return from != DType::i64;
-    default: return false;
-  }
-}
-
 std::string rounded_text(const std::string& expression, ComputeType type, DType dtype) {
   if (dtype == own_dtype(type)) return expression;
   const std::string own = type_text(type);

@@ -23,9 +23,6 @@ inline std::string type_text(ComputeType type) {
 // The value from which a fold by an operation starts, in a compute type.
 std::string identity_text(const OpInfo& info, ComputeType type);
 
-// Whether `to` holds every value that `from` has, so that nothing is to be rounded.
-bool holds(DType to, DType from);
-
 // An expression of the compute type, rounded to what a dtype holds.
 std::string rounded_text(const std::string& expression, ComputeType type, DType dtype);
 

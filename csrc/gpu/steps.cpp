@@ -52,13 +52,10 @@ namespace {
 using Nodes = std::vector<Node>;
 using Set = std::set<uint16_t>;
 
-// Beside the loads there are a store and the parameters, and of a fold over rows its partial
-// results.
-constexpr size_t kMostLoads = kMostBuffers - 3;
-
 class Splitting {
  public:
-  Splitting(const Group& group, bool long_rows) : long_rows_(long_rows) {
+  Splitting(const Group& group, bool long_rows, size_t most_buffers)
+      : long_rows_(long_rows), most_buffers_(most_buffers) {
     steps_.compute_type = group.compute_type;
     steps_.structured = is_structured(group);
     steps_.immediates = group.immediates;
@@ -143,7 +140,7 @@ class Splitting {
   std::vector<uint16_t> to_be_kept(const Nodes& nodes, const Facts& facts) const {
     Set kept;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (facts.loads[i].size() <= kMostLoads) continue;
+      if (facts.loads[i].size() <= most_loads()) continue;
       // The largest part of it.
       uint16_t most = nodes[i].a;
       for (int k = 1; k < arity_of(nodes[i]); ++k) {
@@ -275,8 +272,8 @@ class Splitting {
       const bool has_partials =
           its.skeleton == Skeleton::fold_down || its.skeleton == Skeleton::classes;
       // Partial results are read and written by one kernel too.
-      const bool is_full = more.size() + (has_partials ? partials : 0) >= kMostBuffers ||
-                           (has_partials && 2 * partials >= kMostBuffers);
+      const bool is_full = more.size() + (has_partials ? partials : 0) >= most_buffers_ ||
+                           (has_partials && 2 * partials >= most_buffers_);
       if (!taken.empty() && is_full) {
         finish();
         more = facts.loads[nodes[sink].a];
@@ -338,14 +335,19 @@ class Splitting {
     for (Step& copy : copies) steps_.list.push_back(std::move(copy));
   }
 
+  // Beside the loads there are a store and the parameters, and of a fold over rows its partial
+  // results.
+  size_t most_loads() const { return most_buffers_ - 3; }
+
   const bool long_rows_;
+  const size_t most_buffers_;
   Steps steps_;
 };
 
 }  // namespace
 
-Steps split(const Group& group, bool long_rows) {
-  return Splitting(group, long_rows).run(group.nodes);
+Steps split(const Group& group, bool long_rows, size_t most_buffers) {
+  return Splitting(group, long_rows, most_buffers).run(group.nodes);
 }
 
 }  // namespace hologram::gpu

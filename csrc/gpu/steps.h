@@ -46,8 +46,9 @@ struct Steps {
   bool is_scratch(uint16_t operand) const { return operand >= given; }
 };
 
-// `long_rows`: there are few rows, so each is folded by many blocks, class by class.
-Steps split(const Group& group, bool long_rows);
+// `long_rows`: there are few rows, so each is folded by many blocks, class by class. `most_buffers`
+// are those of a kernel, the parameters being one of them.
+Steps split(const Group& group, bool long_rows, size_t most_buffers = kMostBuffers);
 
 // The spread of each value (of a store, that of what it stores).
 std::vector<Spread> spreads_of(const std::vector<Node>& nodes, const std::vector<Operand>& operands,

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../../test/gpu/emulator.h"
+#include "gpu/cold.h"
 #include "gpu/launch.h"
 
 namespace hologram::test {
@@ -32,9 +33,11 @@ class Emulated {
         by_name[launch.kernel->name] = launch.kernel;
       }
     }
+    // Cold kernels are among these all or none.
     std::vector<const gpu::Kernel*> kernels;
     for (const auto& [name, kernel] : by_name) kernels.push_back(kernel);
-    compile(gpu::library_text(kernels), prelude);
+    const bool is_cold = !kernels.empty() && kernels.front()->text.empty();
+    compile(is_cold ? gpu::cold_library_text() : gpu::library_text(kernels), prelude);
     for (const auto& [name, kernel] : by_name) {
       hg_kernel* const found = find_(library_, name.c_str());
       if (found == nullptr) throw std::runtime_error(error_());
@@ -51,8 +54,10 @@ class Emulated {
     for (const gpu::Launch& launch : launches.list) {
       std::vector<hg_argument> arguments;
       for (const gpu::Argument& its : launch.arguments) {
-        arguments.push_back(
-            {its.address != nullptr ? its.address : scratch.get() + its.scratch, 0});
+        const void* const address = its.is_program           ? launch.kernel->program.data()
+                                    : its.address != nullptr ? its.address
+                                                             : scratch.get() + its.scratch;
+        arguments.push_back({address, 0});
       }
       arguments.push_back({launch.parameters.data(), launch.parameters.size()});
       const uint32_t grid[3] = {launch.blocks, 1, 1}, block[3] = {launch.threads, 1, 1};

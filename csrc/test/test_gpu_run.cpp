@@ -19,7 +19,7 @@ namespace {
 
 // Of a target whose blocks and parts are many with few elements.
 gpu::Target small_target(const std::string& prelude) {
-  return {prelude == "cuda", 64, 2048};
+  return {.has_f64 = prelude == "cuda", .threads = 64, .enough_threads = 2048};
 }
 
 // Runs that are compiled together.
@@ -38,20 +38,35 @@ class Runs {
       ++refused_;  // of f64, by Metal
       return;
     }
-    runs_.push_back({group, std::move(scene), shape, {}, {}});
+    runs_.push_back({group, std::move(scene), shape, {}, {}, {}});
     Run& run = runs_.back();
     run.actual.emplace_back(run.scene);
-    run.launches = codes_.back().launches(bind(run, run.actual.back()));
+    const Binding binding = bind(run, run.actual.back());
+    run.launches = codes_.back().launches(binding);
+    gpu::Target cold = target_;
+    cold.cold = true;
+    run.cold = codes_.emplace_back(group, cold).launches(binding);
   }
   void add(const Group& group, Shape shape, Random& random) {
     Scene scene = scene_of(group, shape, random);
     add(group, random() % 2 == 0 ? at_begin(scene) : std::move(scene), shape);
   }
 
-  // False where one differs.
-  bool check() {
+  // False where one differs, of the emitted kernels or the cold ones.
+  bool check() { return check(&Run::launches) && check(&Run::cold); }
+  size_t count() const { return runs_.size(); }
+
+ private:
+  struct Run {
+    Group group;
+    Scene scene;
+    Shape shape;
+    gpu::Launches launches, cold;
+    std::deque<Scene> actual;  // one, whose memory the launches say
+  };
+  bool check(gpu::Launches Run::*which) {
     std::vector<const gpu::Launches*> all;
-    for (const Run& run : runs_) all.push_back(&run.launches);
+    for (const Run& run : runs_) all.push_back(&(run.*which));
     const Emulated emulated(all, prelude_);
     for (Run& run : runs_) {
       Scene expected = run.scene;
@@ -64,27 +79,17 @@ class Runs {
         for (size_t i = 0; i < actual.memory.size(); ++i) {
           std::memcpy(actual.memory[i].data, run.scene.memory[i].data, actual.memory[i].size);
         }
-        emulated.run(run.launches, order);
+        emulated.run(run.*which, order);
         std::string what = prelude_ + ", order " + std::to_string(order) + ", [" +
                            std::to_string(run.shape.planes) + ", " +
                            std::to_string(run.shape.rows) + ", " +
                            std::to_string(run.shape.columns) + "], kernels";
-        for (const gpu::Launch& launch : run.launches.list) what += " " + launch.kernel->name;
+        for (const gpu::Launch& launch : (run.*which).list) what += " " + launch.kernel->name;
         if (!compare_scenes(actual, expected, run.group, what)) return false;
       }
     }
     return true;
   }
-  size_t count() const { return runs_.size(); }
-
- private:
-  struct Run {
-    Group group;
-    Scene scene;
-    Shape shape;
-    gpu::Launches launches;
-    std::deque<Scene> actual;  // one, whose memory the launches say
-  };
   // The pointers live until the next call.
   Binding bind(Run& run, Scene& scene) {
     if (run.shape.columns == 0) return scene.binding(pointers_);

@@ -6,6 +6,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 
 // CUDA's functions without a header, as here: C++'s takes longer to read than kernels to compile.
 extern "C" {

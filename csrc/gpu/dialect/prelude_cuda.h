@@ -18,7 +18,9 @@ typedef uint4 hg_u32x4;
 typedef unsigned int hg_atomic_u32;
 
 #define HG_DEV static __device__ __forceinline__
+#define HG_FUNCTION static __device__ __noinline__
 #define HG_GLOBAL
+#define HG_CONSTANT
 #define HG_THREAD
 #define HG_SHARED(T, name, n) __shared__ T name[n];
 #define HG_SHARED_PTR(T) T*

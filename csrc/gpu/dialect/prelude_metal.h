@@ -29,7 +29,9 @@ typedef metal::uint4 hg_u32x4;
 typedef metal::atomic_uint hg_atomic_u32;
 
 #define HG_DEV static inline
+#define HG_FUNCTION static __attribute__((noinline))
 #define HG_GLOBAL device
+#define HG_CONSTANT constant
 #define HG_THREAD thread
 #define HG_SHARED(T, name, n) threadgroup T name[n];
 #define HG_SHARED_PTR(T) threadgroup T*
