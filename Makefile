@@ -25,8 +25,9 @@ PY := $(VENV)/bin/python
 needs = $(foreach set,$(1),$(VENV)/.installed-$(set))
 # What `make test` needs; mypy reads the packages that the sources import.
 EVERYTHING := $(call needs,build demo test integrations lint)
-# torch before 2.13 wants a setuptools before 82.
-OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools==81.0.0/)
+# torch before 2.13 wants a setuptools before 82; torch 2.15 wants NVRTC of CUDA 13.2.
+OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^setuptools==.*/setuptools==81.0.0/; \
+  $(if $(filter 2.15.%,$(TORCH)),s/^nvidia-cuda-nvrtc==/nvidia-cuda-nvrtc>=/))
 # The extension is built in place, so one torch at a time owns it: building removes the other stamps.
 BUILT := build/.built$(if $(TORCH),-torch-$(TORCH))
 
@@ -128,9 +129,9 @@ test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKEN
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
 
-test-gpu-kernels: $(EVERYTHING) ## GPU kernels on an emulator, which needs clang++-19
+test-gpu-kernels: $(EVERYTHING) ## GPU kernels on an emulator, which needs clang++-19, and by NVIDIA's compilers
 	@$(MAKE) -C csrc/test -j $(JOBS) gpu
-	HOLOGRAM_TEST_FULL=1 $(PY) -m pytest test/test_gpu_dialect.py
+	HOLOGRAM_TEST_FULL=1 $(PY) -m pytest test/test_gpu_dialect.py test/test_gpu_compile.py
 
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan
@@ -205,6 +206,10 @@ bench-check: $(BUILT) $(call needs,demo) ## Measure again; fail where a committe
 bench-models: $(BUILT) $(call needs,demo integrations models) ## Whole models against torch on the CPU (ARGS=--inductor: torch.compile too)
 	$(PY) benchmarks/models.py $(ARGS)
 
+bench-kernels: $(call needs,demo test) ## Compile emitted GPU kernels with NVRTC, and nvcc if it is there; writes benchmarks/results
+	@$(MAKE) -C csrc/test -j $(JOBS) kernels
+	$(PY) tools/compile_kernels.py build/core-test/kernels/texts --repeats 2 --report benchmarks/results/kernels.md
+
 ##@ Other
 
 docs: $(BUILT) ## Write docs/operators.md from the dispatcher and the recorded conformance results
@@ -228,5 +233,5 @@ help: ## Print this list
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo build wheel sdist test test-full test-core test-sim test-tsan test-asan test-sanitizers \
-        test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-models docs \
-        check-docs conformance clean distclean help
+        test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
+        bench-models docs check-docs conformance clean distclean help

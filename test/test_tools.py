@@ -58,6 +58,8 @@ def test_constraints_pin_another_torch_and_keep_the_rest() -> None:
     ]
     assert [new for _, new in changed] == ["setuptools==81.0.0", "torch==2.12.1"]
     assert "setuptools==81" not in matrix.constraints("2.13.0", pinned=True)
+    assert "nvidia-cuda-nvrtc==13.0" in matrix.constraints("2.14.1", pinned=True)
+    assert "nvidia-cuda-nvrtc>=13.0" in matrix.constraints("2.15.0", pinned=True)
     assert matrix.constraints("2.15.0", pinned=False) == "torch==2.15.0\n"
 
 

@@ -134,6 +134,8 @@ def constraints(version: str, *, pinned: bool) -> str:
     text = re.sub(r"^torch==.*$", f"torch=={version}", text, flags=re.M)
     if _key(version) < (2, 13):  # these refuse a setuptools from 82 on
         text = re.sub(r"^setuptools==.*$", "setuptools==81.0.0", text, flags=re.M)
+    if _key(version) >= (2, 15):  # built for CUDA 13.2, and wants that NVRTC
+        text = re.sub(r"^(nvidia-cuda-nvrtc)==", r"\1>=", text, flags=re.M)
     return text
 
 

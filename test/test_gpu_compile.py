@@ -1,0 +1,189 @@
+"""Emitted GPU kernels through NVIDIA's compilers, which need no GPU.
+
+csrc/test/emit_kernels.cpp writes the texts, tools/compile_kernels.py compiles them. That these
+kernels compute what they should, test_gpu_dialect.py and `make -C csrc/test gpu` test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from common import ROOT
+
+sys.path.append(str(ROOT / "tools"))  # after test/, which has a package of the same name as one
+import compile_kernels
+from compile_kernels import ARCHITECTURES, MOST_REGISTERS, CompileError, Nvrtc, Text
+
+FULL = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
+INCLUDE = '#include "hologram_gpu.h"\n'
+# A block has this many registers; blocks that fold a row have up to 1024 threads, others 256.
+REGISTERS_OF_BLOCK = 65536
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
+    build = ROOT / "build" / "core-test"
+    build.mkdir(parents=True, exist_ok=True)
+    with (build / "kernels.lock").open("w") as lock:  # of other test processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["make", "-C", ROOT / "csrc" / "test", "-j", "2", "kernels-build"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("kernels")
+    subprocess.run([build / "kernels" / "test", folder], check=True, stdout=subprocess.DEVNULL)
+    return compile_kernels.find_texts(folder)
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> Nvrtc:
+    return Nvrtc()
+
+
+def some_of_each_kind(texts: list[Text]) -> list[Text]:
+    """Of each kind the first and the last; in a full run all."""
+    taken: list[Text] = []
+    for kind in Counter(text.kind for text in texts):
+        its = [text for text in texts if text.kind == kind]
+        taken += its if FULL else its[:1] + its[1:][-1:]
+    return taken
+
+
+def most_registers(text: Text) -> int:
+    threads = 1024 if text.kind.startswith("rows_by_block") else 256
+    return min(MOST_REGISTERS, REGISTERS_OF_BLOCK // threads)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        name if name == "sm_90" else pytest.param(name, marks=pytest.mark.full)
+        for name in ARCHITECTURES
+    ],
+)
+def test_nvrtc_compiles_emitted_kernels(architecture: str, texts: list[Text], nvrtc: Nvrtc) -> None:
+    chosen = some_of_each_kind(texts)
+    assert len(chosen) >= 50
+    for text in chosen:
+        compile_kernels.compile_text(nvrtc, text, architecture)
+        compiled = text.compiled[architecture]
+        ((name, usage),) = compiled.kernels.items()
+        assert text.names == [name]
+        assert compiled.code.startswith(b"\x7fELF"), text.label
+        assert "warning" not in compiled.log, f"{text.label}: {compiled.log}"
+        assert usage.registers <= most_registers(text), (text.label, usage)
+        assert usage.spilled == 0, (text.label, usage)
+
+
+@pytest.mark.full  # half a minute for each architecture
+@pytest.mark.skipif(compile_kernels.nvcc() is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nvcc_compiles_emitted_kernels(architecture: str, texts: list[Text]) -> None:
+    count = 0
+    for some in compile_kernels.calls_of_nvcc(texts):
+        compiled = compile_kernels.compile_with_nvcc(some, architecture)
+        assert "warning" not in compiled.log, compiled.log
+        count += len(compiled.kernels)
+    assert count == len(texts)
+
+
+def test_what_a_kernel_uses(nvrtc: Nvrtc) -> None:
+    text = INCLUDE + (
+        "HG_KERNEL(turn, HG_BUF(hg_f32, x, 0)) {\n"
+        "  HG_SHARED(hg_f32, s, 96)\n"
+        "  s[HG_LID] = x[HG_LID];\n"
+        "  HG_SYNC();\n"
+        "  x[HG_LID] = s[95u - HG_LID];\n"
+        "}\n"
+        "HG_KERNEL(keep, HG_BUF(hg_u32, x, 0)) {\n"
+        "  hg_u32 kept[64];\n"
+        "  for (hg_u32 k = 0; k < 64u; ++k) kept[x[k] % 64u] = k;\n"
+        "  for (hg_u32 k = 0; k < 64u; ++k) x[k] = kept[x[k] % 64u];\n"
+        "}\n"
+    )
+    compiled = nvrtc.compile(text, "two.hgk", "sm_90")
+    assert set(compiled.kernels) == {"turn", "keep"}
+    turn, keep = compiled.kernels["turn"], compiled.kernels["keep"]
+    assert (turn.shared, turn.stack, turn.spilled) == (96 * 4, 0, 0)
+    assert (keep.shared, keep.stack, keep.spilled) == (0, 64 * 4, 0)
+    assert 1 < turn.registers <= MOST_REGISTERS
+    # Two times the same, whatever a cache has of it.
+    assert nvrtc.compile(text, "two.hgk", "sm_90").kernels == compiled.kernels
+
+
+def test_spills_and_what_is_called_are_counted() -> None:
+    log = """ptxas info    : 272 bytes gmem
+ptxas info    : Compiling entry function 'hg_1' for 'sm_80'
+ptxas info    : Function properties for hg_1
+ptxas         .     40 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 26 registers, used 1 barriers, 48 bytes cumulative stack size, 512 bytes smem
+ptxas info    : Function properties for a_function
+ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+"""
+    usage = compile_kernels.Usage(registers=26, stack=48, shared=512, spilled=28)
+    assert compile_kernels.usage_of(log) == {"hg_1": usage}
+    assert compile_kernels.usage_of("") == {}
+    with pytest.raises(CompileError, match="nothing of the registers of hg_1"):
+        compile_kernels.usage_of("\n".join(log.splitlines()[:4]))
+
+
+def test_a_wrong_text_has_the_compilers_message(nvrtc: Nvrtc) -> None:
+    text = INCLUDE + "\nHG_KERNEL(wrong, HG_BUF(hg_f32, x, 0)) {\n  x[HG_LID] = nothing;\n}\n"
+    where = r"wrong\.hgk for sm_90: NVRTC_ERROR_COMPILATION\n"
+    what = r'wrong\.hgk\(4\): error: identifier "nothing" is undefined'
+    with pytest.raises(CompileError, match=where + what):
+        nvrtc.compile(text, "wrong.hgk", "sm_90")
+    right = text.replace("nothing", "0.0f")
+    nvrtc.compile(right, "right.hgk", "sm_90")
+    with pytest.raises(CompileError, match=r"right\.hgk for sm_1: .*\n.*gpu-architecture"):
+        nvrtc.compile(right, "right.hgk", "sm_1")
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compile_kernels, "PACKAGE", "nvrtc-of-nobody")
+    with pytest.raises(CompileError, match=r"nvrtc-of-nobody is not installed \(requirements/te"):
+        Nvrtc()
+
+
+def test_the_command_and_its_report(tmp_path: Path) -> None:
+    command = [sys.executable, compile_kernels.__file__, str(tmp_path), "--arch", "sm_80"]
+    # Without nvcc, which is slow to start.
+    environment = {**os.environ, "PATH": str(tmp_path)}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], env=environment, capture_output=True, text=True)
+
+    none = run()
+    assert (none.returncode, none.stderr) == (1, f"there are no kernels (*.hgk) in {tmp_path}\n")
+    assert "--repeats is 0, expected 1 or more" in run("--repeats", "0").stderr
+    kernel = "HG_KERNEL({}, HG_BUF(hg_f32, x, 0)) {{ HG_SHARED(hg_f32, s, 32) {} }}\n"
+    body = "s[HG_LID] = x[HG_LID]; HG_SYNC(); x[HG_LID] = s[31u - HG_LID];"
+    for kind in ("some", "others"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "one.hgk").write_text(INCLUDE + kernel.format(f"of_{kind}", body))
+    library = [kernel.format(name, body) for name in ("of_some", "of_all")]
+    (tmp_path / "others" / "library.hgk").write_text(INCLUDE + "".join(library))
+    # The same kernel twice is too much for one call of nvcc.
+    calls = compile_kernels.calls_of_nvcc(compile_kernels.find_texts(tmp_path))
+    assert [[text.label for text in call] for call in calls] == [
+        ["others/library", "others/one"],
+        ["some/one"],
+    ]
+    written = tmp_path / "report.md"
+    good = run("--report", str(written))
+    assert good.returncode == 0, good.stderr
+    assert written.read_text() == good.stdout.removesuffix("\n")
+    (line,) = [line for line in good.stdout.splitlines() if line.startswith("| some |")]
+    assert line.split(" | ")[1] == "1" and line.endswith(" |  | 128 |  |")
+    assert "| some/one | " in good.stdout and "\n| all | 4 |" in good.stdout
+    (tmp_path / "some" / "two.hgk").write_text(INCLUDE + kernel.format("wrong", "x = y;"))
+    bad = run("--report", str(written))
+    assert bad.returncode == 1 and bad.stdout == ""
+    assert "some/two.hgk(2): error" in bad.stderr and "1 compilations failed" in bad.stderr
