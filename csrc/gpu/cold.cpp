@@ -32,7 +32,6 @@ static_assert(kPlanes == 1 && kMiddle == 2 && kRows == 3 && kColumns == 4 && kEa
 static_assert(kFoldRows == 16 && kClassBytes == 12288 && kFoldBytes == 512);
 static_assert(HG_COLD_SLOTS <= HG_COLD_PLACE);
 
-constexpr uint32_t kNoRounding = 255;
 // The counts before the words of the parameters.
 constexpr Parameter::Kind kCounts[] = {Parameter::Kind::threads,   Parameter::Kind::columns,
                                        Parameter::Kind::rows,      Parameter::Kind::parts,
@@ -103,55 +102,34 @@ class ColdStep {
     if (step_.skeleton == Skeleton::fold_down || step_.skeleton == Skeleton::scan) return true;
     return has_columns(spreads_[node]);
   }
-  bool is_fold_or_scan(uint16_t node) const {
-    return nodes_[node].kind == NodeKind::fold || nodes_[node].kind == NodeKind::scan;
-  }
-  template <class Holds>
-  Indices nodes_where(Holds&& holds) const {
-    Indices result;
-    for (uint16_t i = 0; i < nodes_.size(); ++i) {
-      if (holds(nodes_[i], i)) result.push_back(i);
-    }
-    return result;
-  }
   Indices stores(bool of_columns) const {
-    return nodes_where([&](const Node& node, uint16_t) {
+    return nodes_where(nodes_, [&](const Node& node, uint16_t) {
       return node.kind == NodeKind::store &&
              has_columns(steps_.operands[node.b].spread) == of_columns;
     });
   }
-  Indices all_stores() const {
-    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::store; });
-  }
+  Indices all_stores() const { return nodes_of(nodes_, NodeKind::store); }
   // What is computed for elements, for a value; not through folds, scans and picks.
   void need(uint16_t node, std::vector<bool>& needed) const {
     if (needed[node]) return;
     needed[node] = true;
-    const bool is_end = is_fold_or_scan(node) || nodes_[node].kind == NodeKind::pick;
-    if (is_end && !(nodes_[node].kind == NodeKind::pick && is_of_elements(node))) return;
-    for (int k = 0; k < arity_of(nodes_[node]); ++k) {
-      // What is picked is computed beside.
-      if (nodes_[node].kind == NodeKind::pick && k == 0) continue;
-      need(argument_of(nodes_[node], k), needed);
+    const Node& its = nodes_[node];
+    if (is_fold_or_scan(its)) return;
+    if (its.kind == NodeKind::pick) {  // what is picked is computed beside
+      if (is_of_elements(node)) need(its.b, needed);
+      return;
     }
+    for (int k = 0; k < arity_of(its); ++k) need(argument_of(its, k), needed);
   }
 
   // ---- arguments ----
 
-  uint32_t buffer(const Buffer& its) {
-    const auto at = std::ranges::find(kernel_.buffers, its);
-    const auto number = static_cast<uint32_t>(at - kernel_.buffers.begin());
-    if (at == kernel_.buffers.end()) kernel_.buffers.push_back(its);
-    return number;
-  }
+  uint32_t buffer(const Buffer& its) { return static_cast<uint32_t>(kernel_.place_of(its)); }
   uint32_t part(size_t number) { return buffer({true, static_cast<uint16_t>(number)}); }
   // The place of a parameter in the words.
   uint32_t word(Parameter its) {
     its.bytes = 8;
-    const auto at = std::ranges::find(kernel_.parameters, its);
-    const auto number = static_cast<uint32_t>(at - kernel_.parameters.begin());
-    if (at == kernel_.parameters.end()) kernel_.parameters.push_back(its);
-    return number - static_cast<uint32_t>(std::size(kCounts));
+    return static_cast<uint32_t>(kernel_.place_of(its) - std::size(kCounts));
   }
   // As instructions name a value.
   uint32_t value(uint16_t node) {
@@ -210,7 +188,7 @@ class ColdStep {
     const Node& node = nodes_[i];
     const uint32_t dtype = is_rounded(nodes_, i, steps_.operands, steps_.compute_type)
                                ? static_cast<uint32_t>(node.dtype)
-                               : kNoRounding;
+                               : HG_COLD_NO_DTYPE;
     switch (node.kind) {
       case NodeKind::load: {
         const auto from = static_cast<uint32_t>(steps_.operands[node.a].dtype);
@@ -247,8 +225,8 @@ class ColdStep {
       case NodeKind::pick: pick(i, to_rows); break;
       case NodeKind::store: {
         const uint32_t x = value(node.a), at = place_in(node.b);
-        put(HG_COLD_STORE, 0, kNoRounding, static_cast<uint32_t>(steps_.operands[node.b].dtype), 0,
-            x, 0, 0, at);
+        put(HG_COLD_STORE, 0, HG_COLD_NO_DTYPE,
+            static_cast<uint32_t>(steps_.operands[node.b].dtype), 0, x, 0, 0, at);
         break;
       }
       default: break;
@@ -266,7 +244,8 @@ class ColdStep {
     Words own;
     Words* const outside = std::exchange(code_, &own);
     for (uint16_t k = 0; k < i; ++k) {
-      if (needed[k] && has_columns(spreads_[k]) && !is_fold_or_scan(k)) instruction(k, true);
+      if (needed[k] && has_columns(spreads_[k]) && !is_fold_or_scan(nodes_[k]))
+        instruction(k, true);
     }
     code_ = outside;
     const uint32_t x = value(node.a);
@@ -275,7 +254,8 @@ class ColdStep {
     const auto count = static_cast<uint32_t>(own.size() / HG_COLD_INSTRUCTION);
     const auto at = static_cast<uint32_t>(picked_.size());
     picked_.insert(picked_.end(), own.begin(), own.end());
-    put(HG_COLD_PICK, 0, kNoRounding, 0, places_[i] = slot_of(to_rows), x, y, 0, at | count << 16);
+    put(HG_COLD_PICK, 0, HG_COLD_NO_DTYPE, 0, places_[i] = slot_of(to_rows), x, y, 0,
+        at | count << 16);
   }
 
   // ---- phases ----
@@ -295,8 +275,8 @@ class ColdStep {
   Indices elements_of(const Indices& values) const {
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : values) need(nodes_[i].a, needed);
-    return nodes_where([&](const Node&, uint16_t i) {
-      return needed[i] && is_of_elements(i) && !is_fold_or_scan(i);
+    return nodes_where(nodes_, [&](const Node&, uint16_t i) {
+      return needed[i] && is_of_elements(i) && !is_fold_or_scan(nodes_[i]);
     });
   }
   void elements_code(Phase& to, const Indices& values) {
@@ -325,12 +305,9 @@ class ColdStep {
       elements_code(its, {all.begin() + static_cast<int64_t>(begin),
                           all.begin() + static_cast<int64_t>(end)});
       for (size_t k = begin; k < end; ++k) {
-        const uint32_t slot = row_slot();
-        fold_or_scan(its, all[k], part_of(k), 0, slot, value(nodes_[all[k]].a));
-      }
-      // Only now: a fold is not of one beside it.
-      for (size_t k = begin; k < end; ++k) {
-        places_[all[k]] = HG_COLD_ROW + row_slots_ - static_cast<uint32_t>(end - k);
+        const uint32_t x = value(nodes_[all[k]].a);
+        places_[all[k]] = row_slot();
+        fold_or_scan(its, all[k], part_of(k), 0, places_[all[k]], x);
       }
     }
   }
@@ -345,28 +322,21 @@ class ColdStep {
   }
 
   // What there is one of for a row, of one turn.
-  Indices row_values(int turn, const std::vector<bool>& needed) const {
-    return nodes_where([&](const Node&, uint16_t i) {
-      return needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(i);
+  Indices row_values(int turn) const {
+    return nodes_where(nodes_, [&](const Node& node, uint16_t i) {
+      return node.kind != NodeKind::store && turns_[i] == turn && !is_of_elements(i) &&
+             !is_fold_or_scan(node);
     });
-  }
-  std::vector<bool> all_needed() const {
-    std::vector<bool> needed(nodes_.size());
-    for (size_t i = nodes_.size(); i-- > 0;) {
-      if (nodes_[i].kind != NodeKind::store && !needed[i]) continue;
-      for (int k = 0; k < arity_of(nodes_[i]); ++k) needed[argument_of(nodes_[i], k)] = true;
-    }
-    return needed;
   }
 
   void rows() {
-    const std::vector<bool> needed = all_needed();
     const int last = *std::ranges::max_element(turns_);
     for (int turn = 0; turn <= last; ++turn) {
       Phase first;
-      into(first.rows, row_values(turn, needed), true);
-      const Indices of_turn = nodes_where(
-          [&](const Node& node, uint16_t i) { return is_row_fold(node) && turns_[i] == turn + 1; });
+      into(first.rows, row_values(turn), true);
+      const Indices of_turn = nodes_where(nodes_, [&](const Node& node, uint16_t i) {
+        return is_row_fold(node) && turns_[i] == turn + 1;
+      });
       if (turn < last) {
         folds(of_turn, std::move(first), [](size_t) { return 0u; });
         continue;
@@ -387,18 +357,13 @@ class ColdStep {
 
   void classes() {
     Phase first;
-    into(first.rows, row_values(0, all_needed()), true);
-    folds(nodes_where([](const Node& node, uint16_t) { return is_row_fold(node); }),
-          std::move(first), [&](size_t k) { return part(k); });
-  }
-
-  Indices folds_of_step() const {
-    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
+    into(first.rows, row_values(0), true);
+    folds(nodes_of(nodes_, NodeKind::fold), std::move(first), [&](size_t k) { return part(k); });
   }
 
   // Folds down rows, and what joins the partial results of any folds.
   void folds_down() {
-    const Indices all = folds_of_step();
+    const Indices all = nodes_of(nodes_, NodeKind::fold);
     if (variant_.joins) {
       Phase& its = phase();
       for (size_t k = 0; k < all.size(); ++k) {
@@ -417,13 +382,12 @@ class ColdStep {
                      dtype = static_cast<uint32_t>(steps_.operands[node.b].dtype);
       // One for each thread, wherever they are in the space.
       const uint32_t at = buffer({false, node.b}) | static_cast<uint32_t>(kEach) << 8;
-      put(HG_COLD_STORE, 0, kNoRounding, dtype, 0, x, 0, 0, at);
+      put(HG_COLD_STORE, 0, HG_COLD_NO_DTYPE, dtype, 0, x, 0, 0, at);
     }
   }
 
   void scan() {
-    const Indices scans =
-        nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::scan; });
+    const Indices scans = nodes_of(nodes_, NodeKind::scan);
     if (scans.size() > HG_COLD_SCANS) refuse("scans");
     Phase& its = phase();
     elements_code(its, scans);

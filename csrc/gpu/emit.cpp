@@ -93,14 +93,7 @@ class Emitter {
 
   // ---- arguments ----
 
-  std::string buffer(const Buffer& its) {
-    auto at = std::ranges::find(kernel_.buffers, its);
-    if (at == kernel_.buffers.end()) {
-      kernel_.buffers.push_back(its);
-      at = kernel_.buffers.end() - 1;
-    }
-    return "b" + number(static_cast<uint64_t>(at - kernel_.buffers.begin()));
-  }
+  std::string buffer(const Buffer& its) { return "b" + number(kernel_.place_of(its)); }
   std::string operand(uint16_t which) { return buffer({false, which}); }
   std::string part(uint16_t which) { return buffer({true, which}); }
 
@@ -111,12 +104,7 @@ class Emitter {
       its.bytes = type_ == ComputeType::f32 ? 4 : 8;
     else if (its.kind == Parameter::Kind::bits || variant_.wide)
       its.bytes = 8;
-    auto at = std::ranges::find(kernel_.parameters, its);
-    if (at == kernel_.parameters.end()) {
-      kernel_.parameters.push_back(its);
-      at = kernel_.parameters.end() - 1;
-    }
-    return "p." + field(static_cast<size_t>(at - kernel_.parameters.begin()));
+    return "p." + field(kernel_.place_of(its));
   }
   std::string parameter(Parameter::Kind kind) { return parameter(Parameter{kind}); }
   std::string field_type(const Parameter& its) const {
@@ -300,11 +288,9 @@ class Emitter {
   // The values of `needed` that elements have, or that rows have.
   void emit_values(const std::vector<bool>& needed, bool of_elements) {
     for (uint16_t i = 0; i < nodes_.size(); ++i) {
-      if (needed[i] && is_of_elements(i) == of_elements && !is_fold_or_scan(i)) emit_node(i);
+      if (needed[i] && is_of_elements(i) == of_elements && !is_fold_or_scan(nodes_[i]))
+        emit_node(i);
     }
-  }
-  bool is_fold_or_scan(uint16_t i) const {
-    return nodes_[i].kind == NodeKind::fold || nodes_[i].kind == NodeKind::scan;
   }
 
   std::string stored(const Node& store) {
@@ -316,20 +302,8 @@ class Emitter {
     line(operand(store.b) + "[" + place_in(store.b) + "] = " + stored(store) + ";");
   }
 
-  template <class Holds>
-  std::vector<uint16_t> nodes_where(Holds&& holds) const {
-    std::vector<uint16_t> result;
-    for (uint16_t i = 0; i < nodes_.size(); ++i) {
-      if (holds(nodes_[i], i)) result.push_back(i);
-    }
-    return result;
-  }
-  std::vector<uint16_t> stores() const {
-    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::store; });
-  }
-  std::vector<uint16_t> folds_of_step() const {
-    return nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::fold; });
-  }
+  std::vector<uint16_t> stores() const { return nodes_of(nodes_, NodeKind::store); }
+  std::vector<uint16_t> folds_of_step() const { return nodes_of(nodes_, NodeKind::fold); }
 
   // The number of the thread, of those that have something to do.
   std::string thread_text() {
@@ -555,12 +529,13 @@ class Emitter {
     const int last = *std::ranges::max_element(turns_);
     for (int turn = 0; turn <= last; ++turn) {
       for (uint16_t i = 0; i < nodes_.size(); ++i) {
-        if (needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(i)) {
+        if (needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(nodes_[i])) {
           emit_node(i);
         }
       }
-      const auto folds = nodes_where(
-          [&](const Node& node, uint16_t i) { return is_row_fold(node) && turns_[i] == turn + 1; });
+      const auto folds = nodes_where(nodes_, [&](const Node& node, uint16_t i) {
+        return is_row_fold(node) && turns_[i] == turn + 1;
+      });
       if (!folds.empty()) pass(folds, {});
     }
     if (!of_elements.empty()) pass({}, of_elements);
@@ -783,7 +758,7 @@ class Emitter {
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : of) need(nodes_[i].a, needed);
     for (uint16_t i = 0; i < nodes_.size(); ++i) {
-      if (needed[i] && !is_fold_or_scan(i)) emit_node(i);
+      if (needed[i] && !is_fold_or_scan(nodes_[i])) emit_node(i);
     }
   }
   // There is a thread for each element of the results.
@@ -838,8 +813,7 @@ class Emitter {
 
   void scan() {
     depth_ = 1;
-    const auto scans =
-        nodes_where([](const Node& node, uint16_t) { return node.kind == NodeKind::scan; });
+    const auto scans = nodes_of(nodes_, NodeKind::scan);
     const bool down = step_.axis == kMiddle;
     const std::string columns = parameter(Parameter::Kind::columns);
     const std::string rows = parameter(Parameter::Kind::rows);

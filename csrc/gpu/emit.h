@@ -4,6 +4,7 @@
 // its name is a hash of that. A group of compute type f64 and the scan of f32 need HG_HAS_F64.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -79,6 +80,19 @@ struct Kernel {
   std::vector<Parameter> parameters;  // one after another, as they are aligned
   unsigned vector = 1;                // elements of a thread of `elements`
   bool needs_f64 = false;
+
+  // The place of a buffer or a parameter, which is added where it is new.
+  size_t place_of(const Buffer& buffer) { return place_in(buffers, buffer); }
+  size_t place_of(const Parameter& parameter) { return place_in(parameters, parameter); }
+
+ private:
+  template <class T>
+  static size_t place_in(std::vector<T>& list, const T& its) {
+    const auto at = std::ranges::find(list, its);
+    const auto place = static_cast<size_t>(at - list.begin());
+    if (at == list.end()) list.push_back(its);
+    return place;
+  }
 };
 
 Kernel emit(const Steps& steps, size_t step, const Variant& variant);

@@ -69,6 +69,21 @@ inline uint16_t operand_of(const Node& node) {
 inline bool is_row_fold(const Node& node) {
   return node.kind == NodeKind::fold && node.b == kRows;
 }
+inline bool is_fold_or_scan(const Node& node) {
+  return node.kind == NodeKind::fold || node.kind == NodeKind::scan;
+}
+// The numbers of the nodes for which holds(node, number) is true.
+template <class Holds>
+std::vector<uint16_t> nodes_where(const std::vector<Node>& nodes, Holds&& holds) {
+  std::vector<uint16_t> result;
+  for (uint16_t i = 0; i < nodes.size(); ++i) {
+    if (holds(nodes[i], i)) result.push_back(i);
+  }
+  return result;
+}
+inline std::vector<uint16_t> nodes_of(const std::vector<Node>& nodes, NodeKind kind) {
+  return nodes_where(nodes, [kind](const Node& node, uint16_t) { return node.kind == kind; });
+}
 inline bool has_columns(Spread spread) {
   return (spread & kColumns) != 0;
 }

@@ -74,7 +74,7 @@ HG_FUNCTION void hg_cold_store(hg_cold_buffer to, hg_u32 dtype, hg_u64 at, T x) 
     default: break;
   }
 }
-// Rounded to what a dtype holds; to none (HG_COLD_SCALAR and above are no dtypes): as it is.
+// Rounded to what a dtype holds, or as it is (HG_COLD_NO_DTYPE).
 template <class T>
 HG_FUNCTION T hg_cold_rounded(hg_u32 dtype, T x) {
   switch (dtype) {
@@ -253,10 +253,30 @@ HG_DEV T hg_cold_pop_all(HG_THREAD hg_cold_stack<T>& stack, hg_u32 op) {
   return x;
 }
 
+// ---- programs ----
+
+HG_DEV HG_GLOBAL const hg_u32* hg_cold_phase(HG_GLOBAL const hg_u32* program, hg_u32 i) {
+  return program + program[2] + i * HG_COLD_PHASE;
+}
+// A fold or scan of a phase.
+HG_DEV HG_GLOBAL const hg_u32* hg_cold_fold(HG_GLOBAL const hg_u32* program,
+                                            HG_GLOBAL const hg_u32* phase, hg_u32 i) {
+  return program + phase[4] + i * HG_COLD_INSTRUCTION;
+}
 template <class T>
 HG_DEV T hg_cold_identity(HG_GLOBAL const hg_u32* fold) {
   return hg_cold_number(hg_tag<T>(),
                         static_cast<hg_u64>(fold[2]) | (static_cast<hg_u64>(fold[3]) << 32));
+}
+
+// Column c of row m of plane l.
+HG_DEV void hg_cold_set_spot(HG_THREAD hg_cold_spot& spot, HG_CONSTANT const hg_cold_parameters& p,
+                             hg_u64 l, hg_u64 m, hg_u64 c) {
+  spot.r = l * p.rows + m;
+  spot.e = spot.r * p.columns + c;
+  spot.c = c;
+  spot.m = m;
+  spot.l = l;
 }
 
 // ---- skeletons ----
@@ -286,16 +306,8 @@ HG_DEV void hg_cold_elements(HG_COLD_ARGUMENTS) {
     }
     ++count;
   }
-  HG_GLOBAL const hg_u32* const phase = program + program[2];
+  HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, 0u);
   hg_cold_code(s, buffers, program, p, phase[2], phase[3], count, false);
-}
-
-HG_DEV void hg_cold_set_row(HG_THREAD hg_cold_spot& spot, HG_CONSTANT const hg_cold_parameters& p,
-                            hg_u64 r) {
-  spot.e = spot.c = 0;
-  spot.r = r;
-  spot.m = r % p.rows;
-  spot.l = r / p.rows;
 }
 
 // Elements of a row from `begin` to `end`: joined[f] of each fold, on all lanes.
@@ -307,34 +319,30 @@ HG_DEV void hg_cold_class(HG_THREAD hg_cold_state<T>& s, HG_THREAD const hg_cold
   const hg_u32 n = HG_COLD_ELEMENTS(T), folds = phase[5];
   T acc[HG_COLD_FOLDS * (16 / sizeof(T))];
   for (hg_u32 f = 0; f < folds; ++f) {
-    const T identity = hg_cold_identity<T>(program + phase[4] + f * HG_COLD_INSTRUCTION);
+    const T identity = hg_cold_identity<T>(hg_cold_fold(program, phase, f));
     for (hg_u32 k = 0; k < n; ++k) acc[f * n + k] = identity;
   }
-  const hg_u64 r = s.spot[0].r, m = s.spot[0].m, l = s.spot[0].l;
+  const hg_u64 m = s.spot[0].m, l = s.spot[0].l;
   for (hg_u64 at = begin; at < end; at += n * HG_WARP) {
     hg_u32 count = 0;
     for (hg_u32 k = 0; k < n; ++k) {
       const hg_u64 c = at + k * HG_WARP + lane;
       if (c >= end) break;
-      s.spot[k].e = r * p.columns + c;
-      s.spot[k].r = r;
-      s.spot[k].c = c;
-      s.spot[k].m = m;
-      s.spot[k].l = l;
+      hg_cold_set_spot(s.spot[k], p, l, m, c);
       ++count;
     }
     hg_cold_code(s, buffers, program, p, phase[2], phase[3], count, false);
     for (hg_u32 f = 0; f < folds; ++f) {
-      HG_GLOBAL const hg_u32* const fold = program + phase[4] + f * HG_COLD_INSTRUCTION;
+      HG_GLOBAL const hg_u32* const fold = hg_cold_fold(program, phase, f);
       for (hg_u32 k = 0; k < count; ++k) {
         acc[f * n + k] = hg_cold_apply(fold[0] & 0xffu, acc[f * n + k],
                                        hg_cold_value(s, p, fold[1] >> 16, k), T(0));
       }
     }
   }
-  hg_cold_set_row(s.spot[0], p, r);
+  hg_cold_set_spot(s.spot[0], p, l, m, 0);
   for (hg_u32 f = 0; f < folds; ++f) {
-    const hg_u32 op = program[phase[4] + f * HG_COLD_INSTRUCTION] & 0xffu;
+    const hg_u32 op = hg_cold_fold(program, phase, f)[0] & 0xffu;
     for (hg_u32 half_of = n / 2u; half_of > 0u; half_of /= 2u) {
       for (hg_u32 k = 0; k < half_of; ++k) {
         acc[f * n + k] = hg_cold_apply(op, acc[f * n + k], acc[f * n + k + half_of], T(0));
@@ -360,9 +368,9 @@ HG_DEV void hg_cold_rows(HG_COLD_ARGUMENTS) {
   hg_cold_state<T> s;
   hg_cold_stack<T> stack[HG_COLD_FOLDS];
   T joined[HG_COLD_FOLDS];
-  hg_cold_set_row(s.spot[0], p, row);
+  hg_cold_set_spot(s.spot[0], p, row / p.rows, row % p.rows, 0);
   for (hg_u32 i = 0; i < program[1]; ++i) {
-    HG_GLOBAL const hg_u32* const phase = program + program[2] + i * HG_COLD_PHASE;
+    HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, i);
     // Where there are no elements' code and no folds, this is what is stored of rows.
     const bool is_last = phase[2] == phase[3] && phase[5] == 0u;
     if (!is_last || lane == 0u) {
@@ -375,12 +383,11 @@ HG_DEV void hg_cold_rows(HG_COLD_ARGUMENTS) {
       const hg_u64 end = begin + of_class < p.columns ? begin + of_class : p.columns;
       hg_cold_class(s, buffers, program, p, phase, begin, end, lane, joined);
       for (hg_u32 f = 0; f < phase[5]; ++f) {
-        hg_cold_push(stack[f], program[phase[4] + f * HG_COLD_INSTRUCTION] & 0xffu, joined[f],
-                     first);
+        hg_cold_push(stack[f], hg_cold_fold(program, phase, f)[0] & 0xffu, joined[f], first);
       }
     }
     for (hg_u32 f = 0; f < phase[5]; ++f) {
-      HG_GLOBAL const hg_u32* const fold = program + phase[4] + f * HG_COLD_INSTRUCTION;
+      HG_GLOBAL const hg_u32* const fold = hg_cold_fold(program, phase, f);
       s.rows[fold[1] & 0xffffu] = hg_cold_pop_all(stack[f], fold[0] & 0xffu);
     }
   }
@@ -393,16 +400,17 @@ HG_DEV void hg_cold_classes(HG_COLD_ARGUMENTS) {
   if (t >= p.threads) return;
   hg_cold_state<T> s;
   T joined[HG_COLD_FOLDS];
-  hg_cold_set_row(s.spot[0], p, t / p.parts);
+  const hg_u64 row = t / p.parts;
+  hg_cold_set_spot(s.spot[0], p, row / p.rows, row % p.rows, 0);
   const hg_u64 begin = t % p.parts * of_class;
   const hg_u64 end = begin + of_class < p.columns ? begin + of_class : p.columns;
   for (hg_u32 i = 0; i < program[1]; ++i) {
-    HG_GLOBAL const hg_u32* const phase = program + program[2] + i * HG_COLD_PHASE;
+    HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, i);
     hg_cold_code(s, buffers, program, p, phase[0], phase[1], 1u, true);
     hg_cold_class(s, buffers, program, p, phase, begin, end, lane, joined);
     if (lane != 0u) continue;
     for (hg_u32 f = 0; f < phase[5]; ++f) {
-      const hg_u32 to = (program[phase[4] + f * HG_COLD_INSTRUCTION] >> 16) & 0xffu;
+      const hg_u32 to = (hg_cold_fold(program, phase, f)[0] >> 16) & 0xffu;
       reinterpret_cast<HG_GLOBAL T*>(buffers[to])[t] = joined[f];
     }
   }
@@ -414,7 +422,7 @@ HG_DEV void hg_cold_store_results(HG_THREAD hg_cold_state<T>& s,
                                   HG_THREAD const hg_cold_buffer* buffers,
                                   HG_GLOBAL const hg_u32* program,
                                   HG_CONSTANT const hg_cold_parameters& p, hg_u64 t) {
-  HG_GLOBAL const hg_u32* const phase = program + program[2] + (program[1] - 1u) * HG_COLD_PHASE;
+  HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, program[1] - 1u);
   s.spot[0].e = t;
   hg_cold_run(s, buffers, program, p, phase[6], phase[7], 0u, 1u, true);
 }
@@ -433,28 +441,24 @@ HG_DEV void hg_cold_fold_down(HG_COLD_ARGUMENTS) {
   const hg_u64 first = has_parts ? line % p.parts * p.part_rows : 0;
   const hg_u64 last = has_parts && first + p.part_rows < p.rows ? first + p.part_rows : p.rows;
   for (hg_u32 i = 0; i < program[1]; ++i) {
-    HG_GLOBAL const hg_u32* const phase = program + program[2] + i * HG_COLD_PHASE;
+    HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, i);
     const hg_u32 folds = phase[5];
     for (hg_u32 f = 0; f < folds; ++f) stack[f].depth = 0u;
     hg_u64 number = 0;
     for (hg_u64 begin = first; begin < last; begin += 16u) {
       const hg_u64 end = begin + 16u < last ? begin + 16u : last;
       for (hg_u32 f = 0; f < folds; ++f) {
-        x[f] = hg_cold_identity<T>(program + phase[4] + f * HG_COLD_INSTRUCTION);
+        x[f] = hg_cold_identity<T>(hg_cold_fold(program, phase, f));
       }
       for (hg_u64 m = begin; m < end; m += n) {
         hg_u32 count = 0;
         for (hg_u32 k = 0; k < n && m + k < end; ++k) {
-          s.spot[k].r = l * p.rows + m + k;
-          s.spot[k].e = s.spot[k].r * p.columns + c;
-          s.spot[k].c = c;
-          s.spot[k].m = m + k;
-          s.spot[k].l = l;
+          hg_cold_set_spot(s.spot[k], p, l, m + k, c);
           ++count;
         }
         hg_cold_code(s, buffers, program, p, phase[2], phase[3], count, false);
         for (hg_u32 f = 0; f < folds; ++f) {
-          HG_GLOBAL const hg_u32* const fold = program + phase[4] + f * HG_COLD_INSTRUCTION;
+          HG_GLOBAL const hg_u32* const fold = hg_cold_fold(program, phase, f);
           for (hg_u32 k = 0; k < count; ++k) {
             x[f] =
                 hg_cold_apply(fold[0] & 0xffu, x[f], hg_cold_value(s, p, fold[1] >> 16, k), T(0));
@@ -462,12 +466,12 @@ HG_DEV void hg_cold_fold_down(HG_COLD_ARGUMENTS) {
         }
       }
       for (hg_u32 f = 0; f < folds; ++f) {
-        hg_cold_push(stack[f], program[phase[4] + f * HG_COLD_INSTRUCTION] & 0xffu, x[f], number);
+        hg_cold_push(stack[f], hg_cold_fold(program, phase, f)[0] & 0xffu, x[f], number);
       }
       ++number;
     }
     for (hg_u32 f = 0; f < folds; ++f) {
-      HG_GLOBAL const hg_u32* const fold = program + phase[4] + f * HG_COLD_INSTRUCTION;
+      HG_GLOBAL const hg_u32* const fold = hg_cold_fold(program, phase, f);
       const T result = hg_cold_pop_all(stack[f], fold[0] & 0xffu);
       s.rows[fold[1] & 0xffffu] = result;
       if (has_parts) {
@@ -493,9 +497,9 @@ HG_DEV void hg_cold_joins(HG_COLD_ARGUMENTS) {
   const hg_u64 rest = p.parts - first;
   const hg_u64 count = has_parts && p.part_rows < rest ? p.part_rows : rest;
   for (hg_u32 i = 0; i < program[1]; ++i) {
-    HG_GLOBAL const hg_u32* const phase = program + program[2] + i * HG_COLD_PHASE;
+    HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, i);
     for (hg_u32 f = 0; f < phase[5]; ++f) {
-      HG_GLOBAL const hg_u32* const fold = program + phase[4] + f * HG_COLD_INSTRUCTION;
+      HG_GLOBAL const hg_u32* const fold = hg_cold_fold(program, phase, f);
       HG_GLOBAL const T* const from =
           reinterpret_cast<HG_GLOBAL const T*>(buffers[(fold[0] >> 16) & 0xffu]);
       stack.depth = 0u;
@@ -545,7 +549,7 @@ HG_DEV T hg_cold_scanned(HG_THREAD hg_cold_running<T>& running, hg_u32 op, hg_u3
 #if HG_HAS_F64
   if (!is_half) return hg_cold_next(running.other, op, dtype, x);
 #endif
-  return hg_cold_next(running.of_half, op, is_half ? dtype : 255u, x);
+  return hg_cold_next(running.of_half, op, is_half ? dtype : HG_COLD_NO_DTYPE, x);
 }
 HG_DEV hg_i64 hg_cold_scanned(HG_THREAD hg_cold_running<hg_i64>& running, hg_u32 op, hg_u32 dtype,
                               hg_i64 x) {
@@ -559,21 +563,20 @@ HG_DEV void hg_cold_scan(HG_COLD_ARGUMENTS) {
   const bool down = (program[0] & HG_COLD_DOWN) != 0u;
   hg_cold_state<T> s;
   hg_cold_running<T> running[HG_COLD_SCANS];
-  HG_GLOBAL const hg_u32* const phase = program + program[2];
+  HG_GLOBAL const hg_u32* const phase = hg_cold_phase(program, 0u);
   for (hg_u32 i = 0; i < phase[5]; ++i) {
-    hg_cold_start(running[i], hg_cold_identity<T>(program + phase[4] + i * HG_COLD_INSTRUCTION));
+    hg_cold_start(running[i], hg_cold_identity<T>(hg_cold_fold(program, phase, i)));
   }
   const hg_u64 length = down ? p.rows : p.columns;
   for (hg_u64 j = 0; j < length; ++j) {
-    const hg_u64 l = down ? t / p.columns : t / p.rows;
-    s.spot[0].c = down ? t % p.columns : j;
-    s.spot[0].m = down ? j : t % p.rows;
-    s.spot[0].l = l;
-    s.spot[0].r = l * p.rows + s.spot[0].m;
-    s.spot[0].e = s.spot[0].r * p.columns + s.spot[0].c;
+    if (down) {
+      hg_cold_set_spot(s.spot[0], p, t / p.columns, j, t % p.columns);
+    } else {
+      hg_cold_set_spot(s.spot[0], p, t / p.rows, t % p.rows, j);
+    }
     hg_cold_code(s, buffers, program, p, phase[2], phase[3], 1u, false);
     for (hg_u32 i = 0; i < phase[5]; ++i) {
-      HG_GLOBAL const hg_u32* const scan = program + phase[4] + i * HG_COLD_INSTRUCTION;
+      HG_GLOBAL const hg_u32* const scan = hg_cold_fold(program, phase, i);
       s.elements[(scan[1] & 0xffffu) * HG_COLD_ELEMENTS(T)] =
           hg_cold_scanned(running[i], scan[0] & 0xffu, (scan[0] >> 8) & 0xffu,
                           hg_cold_value(s, p, scan[1] >> 16, 0u));

@@ -48,6 +48,8 @@
 #define HG_COLD_STRIDED 8u
 #define HG_COLD_SCALAR 9u
 
+#define HG_COLD_NO_DTYPE 255u  // of a value that is not rounded
+
 // Limits.
 #define HG_COLD_BUFFERS 29  // with the program and the parameters they are Metal's 31
 #define HG_COLD_SLOTS 128

@@ -1,4 +1,4 @@
-// What the dialect is in CUDA C++, of NVRTC, which is given no header of CUDA's: sm_80 or later.
+// What the dialect is in CUDA C++, of NVRTC, which is given no header of CUDA's: sm_75 or later.
 #ifndef HOLOGRAM_PRELUDE_CUDA_H
 #define HOLOGRAM_PRELUDE_CUDA_H
 
