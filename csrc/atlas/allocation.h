@@ -13,6 +13,7 @@ struct Allocation {
   void* data = nullptr;
   size_t capacity = 0;  // usable bytes, >= the request
   Fence fence{};        // up to which its last owner's work may still use it
+  bool is_new = false;  // no block has been there before
 };
 
 // Whether work of a queue that is enqueued now may use memory with this fence.

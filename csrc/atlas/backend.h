@@ -44,6 +44,10 @@ class Backend : public PlanCompiler {
   // Gives back a segment with the size it was asked with. Thread-safe.
   virtual void free_segment(void* data, size_t bytes) noexcept = 0;
 
+  // These bytes of a segment are about to be used for the first time. A system that finds memory
+  // for a page when it is touched can be asked for all pages at once. Thread-safe.
+  virtual void populate(void*, size_t) noexcept {}
+
   // Host memory of so many bytes that copies can use without waiting, aligned to 64 bytes; nullptr
   // where there is no more. Any will do where queues copy on the host. Thread-safe.
   virtual void* allocate_host(size_t bytes) noexcept {

@@ -212,12 +212,14 @@ inline size_t LinearPool::index_of(size_t nbytes) noexcept {
                                                     size_t counted, const Queue* queue,
                                                     Allocation& block) noexcept {
   FreeBlock found;
+  bool is_new = false;
   if (size_class.find_free(queue)) {
     found = size_class.free.pop();
     if (found.ticket != 0) [[unlikely]]
       --size_class.fenced;
   } else if (Segment* segment = size_class.carving) {
     found = {segment->base + segment->carved * size_class.capacity, segment, nullptr, 0};
+    is_new = true;
     if (++segment->carved == size_class.blocks_per_segment) size_class.carving = nullptr;
   } else {
     return false;
@@ -226,7 +228,7 @@ inline size_t LinearPool::index_of(size_t nbytes) noexcept {
   ++segment.live;
   segment.requested[segment.offset_of(found.data) >> size_class.shift] = nbytes;
   segment.counted = counted;
-  block = {found.data, counted, found.fence()};
+  block = {found.data, counted, found.fence(), is_new};
   return true;
 }
 

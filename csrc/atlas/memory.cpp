@@ -87,15 +87,20 @@ bool MemoryPool::take_held(SizeClass& size_class, size_t nbytes, const Queue* qu
   if (nbytes <= LinearPool::kLargestRequest) {
     Allocation block;
     SizeClass* size_class;
+    bool found;
     {
       const std::lock_guard guard(lock_);
       if (!late_.empty()) [[unlikely]]
         look_at_late();
       if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return block;
       size_class = &linear_.size_class_of(nbytes);
-      if (take_linear(*size_class, nbytes, queue, block)) return block;
+      found = take_linear(*size_class, nbytes, queue, block);
     }
-    if (grow(*size_class, nbytes, queue, block)) return block;
+    if (found || grow(*size_class, nbytes, queue, block)) {
+      if (block.is_new) [[unlikely]]
+        backend_.populate(block.data, nbytes);
+      return block;
+    }
   }
   refuse(nbytes);
 }

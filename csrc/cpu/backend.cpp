@@ -49,6 +49,10 @@ void CpuBackend::free_segment(void* data, size_t bytes) noexcept {
   unmap_memory(data, bytes);
 }
 
+void CpuBackend::populate(void* data, size_t bytes) noexcept {
+  populate_memory(data, bytes);
+}
+
 size_t CpuBackend::available_memory() const noexcept {
   return std::min(cpu::available_memory(), properties_.total_memory);
 }

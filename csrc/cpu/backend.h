@@ -12,6 +12,7 @@ class CpuBackend final : public Backend {
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override;
   void free_segment(void* data, size_t bytes) noexcept override;
+  void populate(void* data, size_t bytes) noexcept override;
   size_t available_memory() const noexcept override;
   std::unique_ptr<PlanCode> compile(const Plan& plan) override;
   std::unique_ptr<hologram::Queue> make_queue(int priority) override;

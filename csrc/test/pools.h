@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "atlas/backend.h"
 #include "atlas/error.h"
@@ -42,6 +45,10 @@ class FakeBackend final : public Backend {
     held -= bytes;
     std::free(data);
   }
+  void populate(void* data, size_t bytes) noexcept override {
+    const std::lock_guard guard(populating);
+    populated.emplace_back(data, bytes);
+  }
   size_t available_memory() const noexcept override { return available; }
 
   bool refuse = false;
@@ -49,6 +56,8 @@ class FakeBackend final : public Backend {
   size_t available = std::numeric_limits<size_t>::max();
   std::atomic<size_t> held{0};
   std::atomic<int> requests{0};
+  std::mutex populating;
+  std::vector<std::pair<void*, size_t>> populated;
 
  private:
   DeviceProperties properties_;

@@ -79,3 +79,25 @@ TEST(allocator_large_blocks_of_the_pool_start_at_two_mib) {
   CHECK_EQ(take_given().size(), 1u);
   pool.deallocate(block);
 }
+
+// One system call in place of a fault for each page.
+TEST(allocator_populates_small_blocks_with_their_pages) {
+  cpu::CpuBackend backend(0, 1);
+  MemoryPool pool(backend, 64 * kMiB);
+  pool.deallocate(pool.allocate(4000));  // the boundary pool
+  take_given();
+  std::vector<Allocation> blocks = {pool.allocate(100'000), pool.allocate(100'000)};
+  const std::vector<Advice> advice = take_given();
+  CHECK_EQ(advice.size(), 2u);
+  for (size_t i = 0; i < advice.size(); ++i) {
+    CHECK_EQ(advice[i].advice, MADV_POPULATE_WRITE);
+    const char* const begin = static_cast<char*>(advice[i].address);
+    const char* const block = static_cast<char*>(blocks[i].data);
+    CHECK(begin <= block && block < begin + 4096);
+    CHECK(begin + advice[i].bytes >= block + 100'000);
+    CHECK(begin + advice[i].bytes < block + 100'000 + 4096);
+    pool.deallocate(blocks[i]);
+  }
+  pool.deallocate(pool.allocate(100'000));  // was in use before
+  CHECK_EQ(take_given().size(), 0u);
+}

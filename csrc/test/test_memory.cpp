@@ -27,6 +27,20 @@ TEST(memory_nothing_is_nothing) {
   CHECK_EQ(f.backend.held.load(), 0u);
 }
 
+// Once for each place, and not where one is free or in the boundary pool.
+TEST(memory_is_populated_when_it_is_used_first) {
+  Fixture f;
+  const Allocation first = f.pool.allocate(70'000), second = f.pool.allocate(70'001);
+  CHECK_EQ(f.backend.populated.size(), 2u);
+  CHECK(f.backend.populated[0] == std::make_pair(first.data, size_t{70'000}));
+  CHECK(f.backend.populated[1] == std::make_pair(second.data, size_t{70'001}));
+  f.pool.deallocate(first);
+  const Allocation again = f.pool.allocate(70'000), boundary = f.pool.allocate(300);
+  CHECK_EQ(again.data, first.data);
+  CHECK_EQ(f.backend.populated.size(), 2u);
+  for (const Allocation& block : {second, again, boundary}) f.pool.deallocate(block);
+}
+
 TEST(memory_blocks_are_aligned_disjoint_and_usable) {
   Fixture f;
   std::vector<std::pair<Allocation, int>> blocks;
