@@ -15,6 +15,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+ASAN ?=
 TORCH ?=
 VERSIONS ?=
 SHARD ?= 1/1
@@ -23,6 +24,9 @@ VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 PY := $(VENV)/bin/python
 # requirements/SET.txt is installed by the targets that need it: $(call needs,SET ...).
 needs = $(foreach set,$(1),$(VENV)/.installed-$(set))
+# Fails where this machine lacks a package, in one line: $(call system_packages,KIND), see the script.
+system_packages = missing=$$(tools/system_packages.sh $(PYTHON) $(1) | xargs); [ -z "$$missing" ] || \
+  { echo "make: missing on this machine: $$missing (Debian: apt-get install $$missing)" >&2; exit 1; }
 # What `make test` needs; mypy reads the packages that the sources import.
 EVERYTHING := $(call needs,build demo test integrations lint)
 # torch before 2.13 wants a setuptools before 82; torch 2.15 wants NVRTC of CUDA 13.2.
@@ -50,8 +54,7 @@ build: $(BUILT) ## Environment, what compiling needs, and the extension built in
 $(PY):
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; it needs Python 3.10 or newer (Debian: python3 python3-venv python3-dev)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit("make: %s is Python %d.%d; Python 3.10 or newer is needed: make PYTHON=..." % ("$(PYTHON)", *sys.version_info[:2]) if sys.version_info < (3, 10) else 0)'
-	@missing=$$(tools/system_packages.sh $(PYTHON) | xargs); \
-	[ -z "$$missing" ] || { echo "make: missing on this machine: $$missing (Debian: apt-get install $$missing)" >&2; exit 1; }
+	@$(call system_packages)
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/constraints.txt: constraints.txt | $(PY)
@@ -89,18 +92,26 @@ sdist: $(call needs,build) ## dist/*.tar.gz
 
 ##@ Test
 
-test: ## Lint, C++ unit tests, generated docs, some tests on the simulated device, then every Python test
-	@$(MAKE) build $(EVERYTHING)
-	@$(MAKE) lint test-core check-docs
-	@$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1
+# $(call part,NAME,COMMAND): says how long a part of the tests took. The last part is pytest, which says so
+# itself.
+part = $(2) && echo "make: $(1) took $$SECONDS s"
+
+test: ## Lint, C++ tests, GPU kernels on an emulator, docs, some tests on the simulated device, every Python test
+	@$(call system_packages,test)
+	@$(call part,the build,$(MAKE) build $(EVERYTHING))
+	@$(call part,lint with C++ tests and docs,$(MAKE) lint test-core check-docs)
+	@$(call part,GPU kernels,$(MAKE) test-gpu-kernels)
+	@$(call part,the simulated device,$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1)
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
 test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulated devices; SHARD=i/n
+	@$(call system_packages,full)
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
 	@$(MAKE) -C csrc/test -j $(JOBS) gpu
+	@$(MAKE) test-gpu-kernels ASAN=1
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 	@$(MAKE) test-sim
@@ -129,9 +140,12 @@ test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKEN
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
 
-test-gpu-kernels: $(EVERYTHING) ## GPU kernels on an emulator, which needs clang++-19, and by NVIDIA's compilers
-	@$(MAKE) -C csrc/test -j $(JOBS) gpu
-	HOLOGRAM_TEST_FULL=1 $(PY) -m pytest test/test_gpu_dialect.py test/test_gpu_compile.py
+# The sanitizer's own test runs with it in processes of its own, also where this one has it not.
+test-gpu-kernels: $(BUILT) $(EVERYTHING) ## GPU kernels on an emulator, of clang++-19 (ASAN=1: under AddressSanitizer)
+	@$(call system_packages,$(if $(ASAN),full,test))
+	@$(MAKE) -C csrc/test -j $(JOBS) gpu ASAN=$(ASAN)
+	$(if $(ASAN),env $$($(PY) test/gpu/emulator.py --asan-environment)) OMP_NUM_THREADS=1 \
+	  $(PY) -m pytest test/test_gpu_dialect.py -n $(JOBS) --dist worksteal $(if $(ASAN),,-k "not sanitizer")
 
 test-tsan: ## The unit tests with threads, under ThreadSanitizer
 	@$(MAKE) -C csrc/test -j $(JOBS) tsan
@@ -233,5 +247,5 @@ help: ## Print this list
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo build wheel sdist test test-full test-core test-sim test-tsan test-asan test-sanitizers \
-        test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
+        test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT / "test" / "gpu"))
 import emulator  # noqa: E402  (of a folder that is no package)
 from emulator import EmulatorError, Library, compile_library  # noqa: E402
 
-pytestmark = pytest.mark.full  # needs clang++-19, and takes a minute
+# Needs clang++-19: a step of its own of `make test` and `make test-gpu-kernels`.
+pytestmark = pytest.mark.full
 
 PRELUDES = ["metal", "cuda"]
 INCLUDE = '#include "hologram_gpu.h"\n'
@@ -683,6 +684,19 @@ MISUSES = {
     "an array of variable length": ("float v[p.n]; x[0] = v[0];", "", "variable length array"),
     "a sum of long": ("x[0] = float(metal::simd_sum(1L));", "", "take 32 bits"),
     "a sum of bfloat": ("x[0] = float(metal::simd_sum(bfloat(1.0f)));", "", "take 32 bits"),
+    "a shuffle of long": ("x[0] = float(metal::simd_shuffle_xor(1L, 1));", "", "take 32 bits"),
+    "an atomic of 64 bits": (
+        "",
+        "struct A { metal::atomic<hg_u64> v; };",
+        "atomics are of 32 bits",
+    ),
+    "a copy of a struct of parameters": ("P q2 = p; x[0] = q2.v;", "", "no matching constructor"),
+    "a function that is not said to be precise": (
+        "x[0] = metal::exp(x[0]);",
+        "",
+        "no member named 'exp' in namespace 'metal'",
+    ),
+    "a fast function": ("x[0] = metal::fast::exp(x[0]);", "", "no member named 'fast'"),
     "recursion": (
         "x[0] = f(x[0]);",
         "HG_DEV float f(float v) { return v > 1.0f ? f(v - 1.0f) : v; }",
@@ -728,6 +742,116 @@ def test_refuses_to_compile(what: str) -> None:
     body, before, why = MISUSES[what]
     with pytest.raises(EmulatorError, match=why):
         library(metal_kernel(body, before), "metal")
+
+
+# Text of both languages: what one of them refuses, or where they mean different things.
+OF_BOTH = {
+    "a function by its bare name": (
+        "x[t] = exp(x[t]);",
+        {"metal": "undeclared identifier 'exp'", "cuda": "exp is not of the dialect"},
+    ),
+    "a function of C's": (
+        "x[t] = sqrtf(x[t]);",
+        {"metal": "undeclared identifier 'sqrtf'", "cuda": "sqrtf is not of the dialect"},
+    ),
+    "a maximum that drops NaN": (
+        "x[t] = max(x[t], 0.0f);",
+        {"metal": "undeclared identifier 'max'", "cuda": "undeclared identifier 'max'"},
+    ),
+    "arithmetic of a half type": (
+        "half h = half(x[t]); x[t] = float(h * h);",
+        {"cuda": "unknown type name 'half'|undeclared identifier 'half'"},
+    ),
+    "a shuffle of a half": (
+        "x[t] = hg_convert<hg_f32>(hg_shfl_xor(hg_convert<hg_f16>(x[t]), 1u));",
+        dict.fromkeys(PRELUDES, "no matching function for call to 'hg_shfl_xor'"),
+    ),
+    "an atomic of 64 bits": (
+        "hg_u64 v = 0; hg_atomic_add(&v, 1u);",
+        dict.fromkeys(PRELUDES, "no matching function for call to 'hg_atomic_add'"),
+    ),
+    "printf": ('printf("%d", 1);', dict.fromkeys(PRELUDES, "undeclared identifier 'printf'")),
+    "__restrict__": (
+        "HG_GLOBAL hg_f32* __restrict__ p = x; p[t] = 0.0f;",
+        dict.fromkeys(PRELUDES, "__restrict__ is not of the language"),
+    ),
+    "a lambda": (
+        "auto f = [&](float v) { return v; }; x[t] = f(1.0f);",
+        dict.fromkeys(PRELUDES, "lambdas are not"),
+    ),
+    "an array of variable length": (
+        "hg_f32 v[t + 1u]; x[t] = v[0];",
+        dict.fromkeys(PRELUDES, "variable length array|non-constant"),
+    ),
+    "an f64": ("hg_f64 v = 0.0; x[t] = hg_f32(v);", {"metal": "unknown type name 'hg_f64'"}),
+    "contraction": (
+        "\n#pragma STDC FP_CONTRACT ON\n x[t] = x[t] * x[t] + x[t];",
+        dict.fromkeys(PRELUDES, "no operation may be contracted"),
+    ),
+    "fast contraction": (
+        '_Pragma("clang fp contract(fast)") x[t] = x[t] * x[t] + x[t];',
+        dict.fromkeys(PRELUDES, "no operation may be contracted"),
+    ),
+    "a pragma of one language": (
+        "\n#pragma unroll\n for (hg_u32 i = 0; i < 4u; ++i) x[t] += 1.0f;",
+        {"metal": "HG_UNROLL says it"},
+    ),
+    "a number that nobody has written": (
+        "hg_f32 v; x[t] = v;",
+        dict.fromkeys(PRELUDES, "variable 'v' is uninitialized"),
+    ),
+}
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+@pytest.mark.parametrize("what", OF_BOTH)
+def test_refuses_text_that_is_not_of_both_languages(what: str, prelude: str) -> None:
+    body, why = OF_BOTH[what]
+    text = block_kernel(body, "")
+    if prelude in why:
+        with pytest.raises(EmulatorError, match=why[prelude]):
+            library(text, prelude)
+    else:  # or the other one's refusal would be for something else
+        library(text, prelude)
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_a_kernel_has_31_arguments(prelude: str) -> None:
+    def text(count: int) -> str:
+        buffers = ", ".join(f"HG_BUF(hg_f32, x{i}, {i})" for i in range(count))
+        return f"HG_KERNEL(k, {buffers}, HG_PARAM(hg_u32, n, {count})) {{ x0[0] = hg_f32(n); }}"
+
+    x = np.zeros(1, np.float32)
+    library(text(30), prelude).launch("k", 1, 1, [x] * 30, u32(7))
+    assert x[0] == 7
+    with pytest.raises(EmulatorError, match=r"the last index is 30|32 arguments: there may be 31"):
+        library(text(31), prelude)
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_operations_are_not_contracted(prelude: str) -> None:
+    x = np.array([1 + 2.0**-12, 3, -1 - 2.0**-11], np.float32)
+    expected = x[0] * x[0] + x[2]  # the product is rounded; by fma it is 2 ** -24
+    library(block_kernel("x[1] = x[0] * x[0] + x[2];", ""), prelude).launch("k", 1, 1, [x])
+    assert x[1] == expected == 0
+    library(block_kernel("x[1] = hg_fma(x[0], x[0], x[2]);", ""), prelude).launch("k", 1, 1, [x])
+    assert x[1] == 2.0**-24
+
+
+def test_maxima_of_metal_drop_nan() -> None:
+    """As they do on devices, so that a kernel that should not use them is seen to be wrong."""
+    body = "x[t] = metal::max(x[t], 0.0f) + metal::min(0.0f, x[t]) + metal::simd_max(x[t]);"
+    x = np.full(32, np.nan, np.float32)
+    x[3] = 5
+    library(block_kernel(body, ""), "metal").launch("k", 1, 32, [x])
+    assert x.tolist() == [5.0] * 3 + [10.0] + [5.0] * 28
+    # The dialect's own keep it.
+    text = OP.format(name="maximum", expression=next(r[2] for r in op_rows() if r[0] == "maximum"))
+    text += block_kernel("x[t] = op_maximum<hg_f32>(x[t], 0.0f, 0.0f);", "")
+    for prelude in PRELUDES:
+        x = np.array([np.nan, 1], np.float32)
+        library(text, prelude).launch("k", 1, 2, [x])
+        assert np.isnan(x[0]) and x[1] == 1
 
 
 ARGUMENTS = {
@@ -885,8 +1009,9 @@ def test_shared_memory_has_an_end(prelude: str) -> None:
     library(block_kernel(body, two.format(8188)), prelude).launch("k", 1, 32, [x])
     with pytest.raises(EmulatorError, match="32784 bytes of threadgroup memory: there are 32768"):
         library(block_kernel(body, two.format(8192)), prelude).launch("k", 1, 32, [x])
-    with pytest.raises(EmulatorError, match="a write beyond the end of threadgroup memory"):
-        library(block_kernel("s[t + 1u] = x[t];"), prelude).launch("k", 1, 32, [x])
+    if not emulator.SANITIZED:  # which would end this process
+        with pytest.raises(EmulatorError, match="a write beyond the end of threadgroup memory"):
+            library(block_kernel("s[t + 1u] = x[t];"), prelude).launch("k", 1, 32, [x])
 
 
 def test_threadgroup_memory_of_arguments() -> None:
@@ -977,43 +1102,40 @@ HG_KERNEL(takes_more, HG_BUF(hg_u32, x, 0), HG_PARAM(more, p, 1)) { x[HG_LID] = 
 
 # The sanitizer ends a process that does what is wrong, and has to be loaded at its start.
 OUTSIDE = """
-import os, sys
+import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import emulator
-for prelude in ("metal", "cuda"):
-    for text, count in zip(sys.argv[2:], (32, 31, 32)):
-        lib = emulator.compile_library(text, prelude, asan=True)
-        sys.stderr.write("\\nCASE\\n")
-        sys.stderr.flush()
-        if os.fork() == 0:
-            x = np.zeros(count, np.float32)
-            lib.launch("k", 1, 32, [x])
-            sys.stderr.write("went well")
-            sys.exit()
-        os.wait()
+x = np.zeros(int(sys.argv[4]), np.float32)
+emulator.compile_library(sys.argv[2], sys.argv[3]).launch("k", 1, 32, [x])
+print("went well")
 """
+INSIDE = "s[t] = x[t]; HG_SYNC(); x[t] = s[31u - t];"
+ACCESSES = {  # a kernel's body, the elements of its buffer
+    "inside": (INSIDE, 32),
+    "a read of device memory": ("s[t] = x[t]; HG_SYNC(); if (t < 31u) x[t] = s[31u - t];", 31),
+    "a write to device memory": ("s[t] = 1.0f; HG_SYNC(); x[t] = s[31u - t];", 31),
+    "a read of threadgroup memory": (INSIDE.replace("31u - t", "31u - t + 9u"), 32),
+    "a write to threadgroup memory": (INSIDE.replace("s[t]", "s[t + 9u]"), 32),
+    "a read before threadgroup memory": (INSIDE.replace("31u - t", "static_cast<int>(t) - 9"), 32),
+}
 
 
-def test_the_address_sanitizer_sees_what_is_outside() -> None:
+@pytest.mark.parametrize("prelude", PRELUDES)
+@pytest.mark.parametrize("what", ACCESSES)
+def test_the_address_sanitizer_sees_what_is_outside(what: str, prelude: str) -> None:
     """Of device and of threadgroup memory, in fibers."""
-    body = "s[t] = x[t]; HG_SYNC(); x[t] = s[31u - t{}];"
-    inside, beyond = (INCLUDE + block_kernel(body.format(extra)) for extra in ("", " + 9u"))
-    # Python itself never gives all of its memory back.
-    sanitizer = {
-        "LD_PRELOAD": emulator.sanitizer_library(),
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-    }
-    folder = str(ROOT / "test" / "gpu")
-    command = [sys.executable, "-c", OUTSIDE, folder, inside, inside, beyond]
-    done = subprocess.run(command, env=os.environ | sanitizer, capture_output=True, text=True)
-    cases = done.stderr.split("\nCASE\n")[1:]
-    assert len(cases) == 6, done.stderr
-    for case, expected in zip(
-        cases, ["went well", "heap-buffer-overflow", "heap-buffer-overflow"] * 2, strict=True
-    ):
-        assert ("went well" in case) == (expected == "went well")
-        assert expected in case
+    body, count = ACCESSES[what]
+    command = [sys.executable, "-c", OUTSIDE, str(ROOT / "test" / "gpu")]
+    command += [INCLUDE + block_kernel(body), prelude, str(count)]
+    environment = os.environ | emulator.sanitizer_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if what == "inside":
+        assert (done.returncode, done.stdout) == (0, "went well\n"), done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (86, "")
+        access = f"{what.split()[1].upper()} of size 4"
+        assert "heap-buffer-overflow" in done.stderr and access in done.stderr
 
 
 def test_the_c_interface_and_the_command(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ usage: make -C csrc/test kernels
 
 Each text (*.hgk) under a folder is compiled by NVRTC, of the package nvidia-cuda-nvrtc, for each
 architecture: no GPU is needed, and no header but those of csrc/gpu/dialect. Its kind is the name of
-the folder in which it lies. Where nvcc is on the PATH, it compiles all of them too, many at once,
-and they are to be the same kernels. The exit status is 0 if all compile.
+the folder in which it lies. In the folder `libraries` are texts of several kernels, some of which
+macros may make: `// kernels:` at the beginning of such a text lists them. Where nvcc is on the
+PATH, it compiles all texts too, many at once, and they are to be the same kernels. The exit status
+is 0 if all compile.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 LANGUAGE = ("--fmad=false", "-std=c++17", "--diag-suppress=177")
 MOST_REGISTERS = 255  # that a thread can have
 OF_ONE_CALL = 48  # texts that nvcc compiles at once
+LIBRARIES = "libraries"  # the kind of texts that it compiles one by one
 
 
 class CompileError(Exception):
@@ -79,7 +82,11 @@ class Text:
 
     @property
     def names(self) -> list[str]:
-        return re.findall(r"HG_KERNEL\((\w+),", self.path.read_text())
+        """Of its kernels: those that it lists, or those that stand in it."""
+        text = self.path.read_text()
+        if listed := re.match(r"// kernels: (.+)\n", text):
+            return listed[1].split()
+        return re.findall(r"^HG_KERNEL\((\w+),", text, flags=re.M)
 
     def usages(self, architecture: str) -> list[Usage]:
         return list(self.compiled[architecture].kernels.values())
@@ -202,16 +209,20 @@ def nvcc_version() -> str:
 
 
 def calls_of_nvcc(texts: Sequence[Text]) -> list[list[Text]]:
-    """Texts to compile at once: none of them has a kernel of another one."""
+    """Texts to compile at once: none of them has a kernel of another one, or includes what is of
+    every text but once."""
+    alone = [[text] for text in texts if text.kind == LIBRARIES]
     calls: list[list[Text]] = []
     names: set[str] = set()
     for text in texts:
+        if text.kind == LIBRARIES:
+            continue
         if not calls or len(calls[-1]) == OF_ONE_CALL or not names.isdisjoint(text.names):
             calls.append([])
             names = set()
         calls[-1].append(text)
         names.update(text.names)
-    return calls
+    return calls + alone
 
 
 def compile_with_nvcc(texts: Sequence[Text], architecture: str) -> Compiled:
@@ -327,7 +338,7 @@ def worst_table(texts: Sequence[Text], architectures: Sequence[str]) -> str:
         (text.label, f"{1e3 * text.seconds:.0f}", str(registers(text)))
         for text in dict.fromkeys([*slowest, *largest])
     ]
-    return markdown_table(("kernel", "ms", "registers"), lines)
+    return markdown_table(("text", "ms", "registers"), lines)
 
 
 def report(
@@ -342,7 +353,8 @@ def report(
         "# Kernels by NVIDIA's compilers",
         "",
         "Written by `make bench-kernels`: the kernels that `csrc/test/emit_kernels.cpp` has",
-        "`csrc/gpu` emit, each compiled alone, to machine code. No GPU has run them.",
+        "`csrc/gpu` emit, each compiled alone, to machine code. Those of a library are compiled",
+        "at once: the time is that of all of them. No GPU has run them.",
         "",
         f"- processor: {machine()}",
         f"- system: {platform.system()} {platform.machine()}",

@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # Prints the Debian packages that building torch_hologram needs and this machine lacks, one a line;
 # prints nothing when all is there. What counts is that a tool works, not which package brought it.
-# usage: tools/system_packages.sh [python]      (default: python3)
+# usage: tools/system_packages.sh [python [test|full]]      (default: python3)
+#   test, full: those that `make test` or `make test-full` needs besides
 set -u
 python=${1:-python3}
+tests=${2:-}
 
 command -v make >/dev/null || echo make
 # The compiler has to know C++20.
 echo 'int main() { return []<class T>(T x) { return x; }(0); }' |
   "${CXX:-g++}" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || echo g++
+# The emulator of GPU kernels (test/gpu) compiles them with this one.
+if [ -n "$tests" ]; then
+  command -v clang++-19 >/dev/null || echo clang-19
+fi
+if [ "$tests" = full ]; then
+  runtime=$(clang++-19 -print-file-name=libclang_rt.asan-x86_64.so 2>/dev/null)
+  [ -e "$runtime" ] || echo libclang-rt-19-dev
+fi
 if ! command -v "$python" >/dev/null; then
   printf '%s\n' python3 python3-venv python3-dev
   exit 0

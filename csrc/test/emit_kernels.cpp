@@ -1,7 +1,8 @@
 // Writes kernels of all kinds that csrc/gpu emits, for the compilers of GPUs
 // (tools/compile_kernels.py): a text for each.
 //
-//   test FOLDER    writes FOLDER/KIND/GROUP.hgk
+//   test FOLDER    writes FOLDER/KIND/GROUP.hgk, and texts of several kernels, which say in their
+//                  first line which: FOLDER/libraries/NAME.hgk
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "atlas/op_table.h"
+#include "gpu/cold.h"
 #include "gpu/emit.h"
 #include "gpu/steps.h"
 #include "rows.h"
@@ -105,23 +107,33 @@ class Texts {
       for (size_t i = 0; i < steps.list.size(); ++i) {
         for (auto& [kind, variant] : variants_of(steps, i)) {
           variant.wide = wide;
-          write(kind + (wide ? "_wide" : ""), name, gpu::emit(steps, i, variant));
+          const gpu::Kernel kernel = gpu::emit(steps, i, variant);
+          if (!kernels_.insert(kernel.name).second) continue;
+          write(kind + (wide ? "_wide" : ""), name, gpu::library_text(kernel));
         }
       }
     }
   }
+  void add_library(const std::string& name, const std::vector<std::string>& kernels,
+                   const std::string& text) {
+    std::string names;
+    for (const std::string& kernel : kernels) {
+      kernels_.insert(kernel);
+      names += " " + kernel;
+    }
+    write("libraries", name, "// kernels:" + names + "\n" + text);
+  }
   size_t count() const { return kernels_.size(); }
 
  private:
-  void write(const std::string& kind, const std::string& name, const gpu::Kernel& kernel) {
-    if (!kernels_.insert(kernel.name).second) return;
+  void write(const std::string& kind, const std::string& name, const std::string& text) {
     std::filesystem::create_directories(folder_ / kind);
     std::filesystem::path path;
     for (int n = 1; path.empty() || std::filesystem::exists(path); ++n) {
       path = folder_ / kind / (name + (n == 1 ? "" : "-" + std::to_string(n)) + ".hgk");
     }
     std::ofstream file(path);
-    file << gpu::library_text(kernel);
+    file << text;
     file.close();
     if (!file) throw std::runtime_error("cannot write " + path.string());
   }
@@ -352,6 +364,14 @@ void emit_all(Texts& texts) {
     texts.add(named("running_sum", dtype), scan(dtype, kColumns));
     texts.add(named("running_sum", dtype), scan(dtype, kMiddle));
   }
+  std::vector<std::string> cold;
+  for (const ComputeType type : kComputeTypes) {
+    for (const char* const skeleton :
+         {"elements", "rows", "classes", "fold_down", "scan", "joins"}) {
+      cold.push_back("hg_cold_" + named(skeleton, type));
+    }
+  }
+  texts.add_library("cold", cold, gpu::cold_library_text());
 }
 
 }  // namespace

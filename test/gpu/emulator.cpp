@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -89,9 +90,12 @@ struct Fiber {
 
 struct Simdgroup {
   uint32_t slots[2][32];
-  uint32_t present[2] = {0, 0};
-  uint32_t phase = 0;
-  uint32_t waiting = 0;  // a bit for each lane
+  uint32_t present[2];
+  uint32_t phase;
+  uint32_t waiting;  // a bit for each lane
+  uint32_t live;     // lanes that could take part: those that exist and have not left
+  // Of the launch: its threads, in the order in which they go on.
+  uint32_t count, threads[32];
 };
 
 struct Shared {
@@ -144,45 +148,34 @@ bool same(const Site& a, const Site& b) {
          (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
-// Lanes that could take part: those that exist and have not left.
-uint32_t live_lanes(uint32_t group) {
-  uint32_t lanes = 0;
-  for (uint32_t i = 0; i < 32 && group * 32 + i < run.count; ++i) {
-    if (run.states[group * 32 + i] != State::done) lanes |= 1u << i;
-  }
-  return lanes;
-}
-
 void resume_later(uint32_t thread) {
   run.states[thread] = State::ready;
   run.ready.push_back(thread);
 }
 
 // Lets a simdgroup go on if all of its lanes are there.
-bool release_exchange(uint32_t group) {
-  Simdgroup& its = run.groups[group];
-  if (its.waiting == 0 || its.waiting != live_lanes(group)) return false;
+void release_exchange(Simdgroup& its) {
+  if (its.waiting == 0 || its.waiting != its.live) return;
   const Site* first = nullptr;
-  for (uint32_t i = 0; i < 32; ++i) {
-    if ((its.waiting >> i & 1) == 0) continue;
-    const Site& site = run.sites[group * 32 + i];
+  const uint32_t lowest = its.threads[0] / 32 * 32;
+  for (uint32_t lanes = its.waiting; lanes != 0; lanes &= lanes - 1) {
+    const Site& site = run.sites[lowest + static_cast<uint32_t>(std::countr_zero(lanes))];
     if (first != nullptr && !same(*first, site)) {
       fail("lanes of a simdgroup are at different operations: " + text_of(*first) + " and " +
            text_of(site));
-      return false;
+      return;
     }
     first = &site;
   }
-  its.present[its.phase % 2] = its.waiting;
-  for (uint32_t i = 0; i < 32; ++i) {
-    if ((its.waiting >> i & 1) == 0) its.slots[its.phase % 2][i] = kPoison;
+  const uint32_t phase = its.phase++ % 2;
+  its.present[phase] = its.waiting;
+  for (uint32_t lanes = ~its.waiting; lanes != 0; lanes &= lanes - 1) {
+    its.slots[phase][std::countr_zero(lanes)] = kPoison;
   }
-  for (uint32_t at : run.order) {
-    if (at / 32 == group && run.states[at] == State::at_exchange) resume_later(at);
+  for (uint32_t i = 0; i < its.count; ++i) {
+    if (run.states[its.threads[i]] == State::at_exchange) resume_later(its.threads[i]);
   }
   its.waiting = 0;
-  ++its.phase;
-  return true;
 }
 
 bool release_barrier() {
@@ -214,7 +207,9 @@ void begin_thread(uint32_t thread) {
       const uint32_t thread = current->thread;
       run.states[thread] = State::done;
       ++run.done;
-      release_exchange(thread / 32);  // those that wait for it need not
+      Simdgroup& its = run.groups[thread / 32];
+      its.live &= ~(1u << thread % 32);
+      release_exchange(its);  // those that wait for it need not
     }
     idle.push_back(current);
     leave_fiber();
@@ -280,7 +275,10 @@ void begin_block() {
   run.next = run.done = run.at_barrier = 0;
   run.ready.clear();
   std::fill(run.states.begin(), run.states.end(), State::unstarted);
-  std::fill(run.groups.begin(), run.groups.end(), Simdgroup());
+  for (Simdgroup& its : run.groups) {
+    its.waiting = 0;
+    its.live = its.count == 32 ? ~0u : (1u << its.count) - 1;
+  }
   // New memory for each block: what a kernel reads before it writes is poison.
   run.shared.clear();
   run.shared_memory.clear();
@@ -383,7 +381,7 @@ Exchanged hgemu_exchange(uint32_t value, Site site) {
   run.states[thread] = State::at_exchange;
   run.sites[thread] = site;
   run.fibers[thread] = current;
-  release_exchange(thread / 32);
+  release_exchange(its);
   leave_fiber();
   return {its.slots[phase], its.present[phase]};
 }
@@ -527,7 +525,11 @@ int hg_launch(const hg_kernel* kernel, const uint32_t grid[3], const uint32_t bl
   run.states.resize(count);
   run.sites.resize(count);
   run.fibers.resize(count);
-  run.groups.resize((count + 31) / 32);
+  run.groups.assign((count + 31) / 32, Simdgroup());
+  for (const uint32_t thread : run.order) {
+    Simdgroup& its = run.groups[thread / 32];
+    its.threads[its.count++] = thread;
+  }
   for (uint32_t i = 0; i < run.count; ++i) {
     Thread& t = run.threads[i];
     t.number = i;

@@ -58,6 +58,8 @@ LANGUAGE = {
 DEFINED = {"metal": ["-D__METAL__", "-D__METAL_VERSION__=310"], "cuda": ["-DHG_EMULATED=1"]}
 SANITIZE = ["-fsanitize=address", "-shared-libasan", "-g", "-fno-omit-frame-pointer"]
 SANITIZE += ["-DHGEMU_FLAT"]
+# Whether kernels are compiled with the address sanitizer where a caller does not say.
+SANITIZED = os.environ.get("HOLOGRAM_EMULATOR_ASAN") == "1"
 
 
 class EmulatorError(Exception):
@@ -89,8 +91,15 @@ def sources_hash() -> str:
 
 
 def call_compiler(arguments: Sequence[str], given: str | None = None) -> str:
+    # Not with what this process may have been started with: the sanitizer's library.
+    environment = {name: its for name, its in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(
-        [compiler(), *arguments], input=given, capture_output=True, text=True, check=False
+        [compiler(), *arguments],
+        input=given,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise EmulatorError(done.stderr)
@@ -120,7 +129,7 @@ def preprocess(text: str, prelude: str) -> str:
     return call_compiler([*options, *include, "-"], f'#line 1 "kernel"\n{text}')
 
 
-def compile_to_file(text: str, prelude: str = "metal", asan: bool = False) -> Path:
+def compile_to_file(text: str, prelude: str = "metal", asan: bool = SANITIZED) -> Path:
     """The shared library of a text's kernels; EmulatorError with what is wrong."""
     if prelude not in LANGUAGE:
         raise ValueError(f"prelude is {prelude!r}, expected one of {sorted(LANGUAGE)}")
@@ -128,6 +137,8 @@ def compile_to_file(text: str, prelude: str = "metal", asan: bool = False) -> Pa
     name = f"kernels-{key[:32]}.so"
     if (cache_folder() / name).exists():
         return cache_folder() / name
+    if asan:  # whose Metal has no address spaces: what is wrong there is an error all the same
+        compile_to_file(text, prelude, asan=False)
     try:
         source = transform(preprocess(text, prelude), prelude)
     except SourceError as error:
@@ -250,27 +261,44 @@ class Library:
             raise EmulatorError(f"{name}: a race: results depend on the order of threads")
 
 
-def compile_library(text: str, prelude: str = "metal", asan: bool = False) -> Library:
+def compile_library(text: str, prelude: str = "metal", asan: bool = SANITIZED) -> Library:
     """Compiles kernel text, or takes what an earlier call made; EmulatorError if it is wrong.
 
-    With `asan` the process has to have been started with the sanitizer's library preloaded
-    (sanitizer_library()); pointers of Metal have no address spaces then."""
+    With `asan` the process has to have been started in sanitizer_environment()."""
     return Library(compile_to_file(text, prelude, asan), asan)
 
 
-def sanitizer_library() -> str:
-    return call_compiler(["-print-file-name=libclang_rt.asan-x86_64.so"]).strip()
+def sanitizer_environment() -> dict[str, str]:
+    """For a process whose kernels are compiled with the address sanitizer. It ends the process at
+    the first access that is wrong, with exit status 86."""
+    library = call_compiler(["-print-file-name=libclang_rt.asan-x86_64.so"]).strip()
+    if not os.path.isabs(library):
+        raise EmulatorError("clang's sanitizers are not installed (Debian's libclang-rt-19-dev)")
+    return {
+        "HOLOGRAM_EMULATOR_ASAN": "1",
+        "LD_PRELOAD": library,
+        # Python never gives all of its memory back, and fibers are no stacks that it knows.
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:exitcode=86",
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--prelude", choices=sorted(LANGUAGE), default="metal")
     parser.add_argument("--runtime", action="store_true", help="print the emulator's library first")
+    parser.add_argument(
+        "--asan-environment", action="store_true", help="print it, for a process, and nothing else"
+    )
     options = parser.parse_args()
+    if (options.text is None) != options.asan_environment:
+        parser.error("a text is needed, or --asan-environment")
     try:
+        if options.asan_environment:
+            print(" ".join(f"{name}={its}" for name, its in sanitizer_environment().items()))
+            return
         if options.runtime:
-            print(runtime())
+            print(runtime(SANITIZED))
         print(compile_to_file(options.text.read_text(), options.prelude))
     except EmulatorError as error:
         sys.exit(str(error))

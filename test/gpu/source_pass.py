@@ -27,7 +27,11 @@ BUILTINS = {
 }
 # What neither language has in kernels, and what only CUDA has.
 BANNED = ["goto", "try", "catch", "throw", "virtual", "dynamic_cast", "typeid", "new", "delete"]
+BANNED += ["__restrict__", "__restrict"]
 BANNED_IN_METAL = [*BANNED, "double"]
+# CUDA's, which differ from Metal's of these names. The dialect has its own.
+MATH = "fabs sqrt floor ceil rint trunc exp exp2 expm1 log log2 log1p tanh erf sin cos".split()
+MATH += ["copysign", "fma", "pow"]
 
 
 class SourceError(Exception):
@@ -165,6 +169,23 @@ class Pass:
         if self.is_metal and (found := re.search(r"\batomic\s*<\s*(half|bfloat)\b", self.masked)):
             raise self.error(found.start(), f"no atomic is of {found[1]}")
 
+    def check_pragmas(self) -> None:
+        """They are the preludes': a kernel's text has HG_UNROLL, and nothing may be contracted."""
+        for found in re.finditer(r"#[ \t]*pragma\b([^\n]*)", self.text):
+            said = found[1].lower()
+            if "contract" in said and not re.search(r"\boff\b", said):
+                raise self.error(found.start(), "no operation may be contracted into another one")
+            if self.is_metal and said.split()[:1] == ["unroll"]:
+                raise self.error(found.start(), "HG_UNROLL says it to both languages")
+
+    def check_math(self) -> None:
+        """By their names functions are others in each language; the dialect's own call those."""
+        called = re.compile(rf"(?<![\w:.])((?:{'|'.join(MATH)})f?)\s*\(")
+        for function in self.functions:
+            found = called.search(self.masked, *function.body)
+            if found and not function.name.startswith(("hg_", "math_")):
+                raise self.error(found.start(), f"{found[1]} is not of the dialect")
+
     def check_pointers(self) -> None:
         """Of functions that are no kernels: Metal wants an address space at each pointer."""
         for function in self.functions:
@@ -270,6 +291,11 @@ class Pass:
             given = [
                 g for g, a in zip(given, arguments, strict=True) if a.role not in BUILTINS.values()
             ]
+            if len(given) > LAST_BUFFER_INDEX + 1:
+                raise self.error(
+                    kernel.parameters[0],
+                    f"{kernel.name}: {len(given)} arguments: there may be {LAST_BUFFER_INDEX + 1}",
+                )
             if len(set(given)) != len(given):
                 raise self.error(kernel.parameters[0], f"{kernel.name}: an index is taken twice")
             listed = ", ".join(f"{{{a.role}, {a.index}, 0}}" for a in arguments)
@@ -284,8 +310,11 @@ class Pass:
 
     def run(self) -> str:
         self.check_words()
+        self.check_pragmas()
         if self.is_metal:
             self.check_pointers()
+        else:
+            self.check_math()
         self.check_recursion()
         self.take_shared()
         registration = self.register_kernels()
