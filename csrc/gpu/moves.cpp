@@ -606,8 +606,11 @@ class Moves {
     require(space.dimensions.size() <= HG_MOVE_RANK, "a space of too many dimensions");
     const auto walked = std::ranges::stable_partition(
         space.dimensions, [](const Dimension& its) { return its.stride[0] != 0; });
-    require(std::ranges::all_of(walked, [](const Dimension& its) { return its.stride[2] != 0; }),
-            "several elements for a place, and no index that says so");
+    // Of a tensor without elements no index is good, whatever its strides are.
+    const bool has_places = std::ranges::all_of(along, [](const Along& it) { return it.size > 0; });
+    const bool is_said =
+        std::ranges::all_of(walked, [](const Dimension& its) { return its.stride[2] != 0; });
+    require(is_said || !has_places, "several elements for a place, and no index that says so");
     std::ranges::stable_sort(
         walked, [](const Dimension& x, const Dimension& y) { return x.stride[2] > y.stride[2]; });
     Walk its;
@@ -779,7 +782,8 @@ Launches add_up(const Target& target, DType dtype, Rounding rounding, const Tens
   const IndexedSpace its = make_space(to);
   if (its.space.count() == 0) return {};
   const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
-  if (!is_half || rounding == Rounding::each) {
+  // Without elements there is but a record to write.
+  if (!is_half || rounding == Rounding::each || count_of(to.sizes) == 0) {
     moves.add_up_indexed(its.space, sum_types(dtype), {to.address}, {from}, its.along, its.indices,
                          record, left_out);
     return moves.take();

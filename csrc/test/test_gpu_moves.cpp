@@ -212,6 +212,230 @@ void add_copy(Cases& cases, Room& to, Room& from) {
             });
 }
 
+// ---- indices ----
+
+// A tensor of indices along a dimension of `size` elements; `bad`: a few are not in range.
+Indices add_indices(Cases& cases, const Extents& sizes, int64_t size, bool wraps, bool bad) {
+  Random& random = cases.random;
+  const bool is_long = random() % 2 == 0;
+  Room& room = cases.add(room_of(is_long ? 8 : 4, sizes, false, random));
+  for (size_t i = 0; i < room.memory.size; i += room.bytes) {
+    int64_t value = size == 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(size));
+    if (wraps && random() % 2 == 0) value -= size;
+    if (bad && random() % 5 == 0) value = random() % 2 == 0 ? size : -size - 1;
+    if (bad && random() % 9 == 0) value = is_long ? INT64_MIN : INT32_MIN;
+    std::memcpy(room.memory.data + i, &value, room.bytes);  // of little endian
+  }
+  return {room.tensor, is_long};
+}
+int64_t value_at(const Indices& indices, const Extents& c) {
+  int64_t at = 0;
+  for (size_t d = 0; d < c.size(); ++d) at += c[d] * indices.tensor.strides[d];
+  if (indices.is_long) return static_cast<const int64_t*>(indices.tensor.address)[at];
+  return static_cast<const int32_t*>(indices.tensor.address)[at];
+}
+// In range, or none.
+std::optional<int64_t> place_of(int64_t value, int64_t size, bool wraps) {
+  if (wraps && value < 0) value += size;
+  if (value < 0 || value >= size) return {};
+  return value;
+}
+
+// What torch's indexing is, point by point in the order of positions: where in what is indexed, and
+// where in the whole, or none where an index is bad.
+struct Expectation {
+  Extents sizes;  // of what is indexed
+  std::function<void(const std::function<void(const Extents&, const Extents*)>&)> for_each;
+  std::optional<gpu::BadIndex> bad;
+};
+void note_bad(Expectation& reference, int64_t position, int64_t value, size_t which) {
+  if (reference.bad) return;
+  reference.bad =
+      gpu::BadIndex{static_cast<uint64_t>(position), value, static_cast<unsigned>(which)};
+}
+
+Expectation expectation_of(const Extents& whole, const Indexing& indexing) {
+  Expectation result;
+  Extents before, after;
+  std::vector<size_t> along, others_before, others_after;
+  for (size_t d = 0; d < whole.size(); ++d) {
+    if (d < indexing.along.size() && indexing.along[d]) along.push_back(d);
+  }
+  const bool adjacent = along.back() - along.front() + 1 == along.size();
+  for (size_t d = 0; d < whole.size(); ++d) {
+    if (d < indexing.along.size() && indexing.along[d]) continue;
+    const bool is_before = adjacent && d < along.front();
+    (is_before ? others_before : others_after).push_back(d);
+    (is_before ? before : after).push_back(whole[d]);
+  }
+  const Extents sizes = indexing.along[along.front()]->tensor.sizes;
+  result.sizes = before;
+  result.sizes.insert(result.sizes.end(), sizes.begin(), sizes.end());
+  result.sizes.insert(result.sizes.end(), after.begin(), after.end());
+  Extents others = before;
+  others.insert(others.end(), after.begin(), after.end());
+  int64_t position = 0;
+  for_each_point(sizes, [&](const Extents& c) {
+    for (size_t k = 0; k < along.size() && count_of(others) != 0; ++k) {
+      const int64_t value = value_at(*indexing.along[along[k]], c);
+      if (place_of(value, whole[along[k]], indexing.wraps)) continue;
+      note_bad(result, position, value, k);
+      break;
+    }
+    ++position;
+  });
+  result.for_each = [=](const auto& f) {
+    for_each_point(sizes, [&](const Extents& c) {
+      Extents at(whole.size());
+      bool is_good = true;
+      for (const size_t d : along) {
+        const auto place = place_of(value_at(*indexing.along[d], c), whole[d], indexing.wraps);
+        is_good = is_good && place.has_value();
+        at[d] = place.value_or(0);
+      }
+      for_each_point(others, [&](const Extents& o) {
+        Extents of_indexed(o.begin(), o.begin() + static_cast<int64_t>(before.size()));
+        of_indexed.insert(of_indexed.end(), c.begin(), c.end());
+        of_indexed.insert(of_indexed.end(), o.begin() + static_cast<int64_t>(before.size()),
+                          o.end());
+        for (size_t i = 0; i < o.size(); ++i) {
+          at[i < before.size() ? others_before[i] : others_after[i - before.size()]] = o[i];
+        }
+        f(of_indexed, is_good ? &at : nullptr);
+      });
+    });
+  };
+  return result;
+}
+
+Expectation gathered_expectation(const Extents& whole, size_t dimension, const Indices& indices) {
+  Expectation result;
+  result.sizes = indices.tensor.sizes;
+  int64_t position = 0;
+  for_each_point(result.sizes, [&](const Extents& c) {
+    const int64_t value = value_at(indices, c);
+    if (!place_of(value, whole[dimension], false)) note_bad(result, position, value, 0);
+    ++position;
+  });
+  const int64_t size = whole[dimension];
+  result.for_each = [=, sizes = result.sizes](const auto& f) {
+    for_each_point(sizes, [&](const Extents& c) {
+      const auto place = place_of(value_at(indices, c), size, false);
+      Extents at = c;
+      at[dimension] = place.value_or(0);
+      f(c, place ? &at : nullptr);
+    });
+  };
+  return result;
+}
+
+struct Indexed {
+  Extents whole;
+  Indexing indexing;
+};
+Indexed random_indexing(Cases& cases) {
+  Random& random = cases.random;
+  Indexed its;
+  its.whole = random_sizes(1 + random() % 4, random);
+  its.indexing.wraps = random() % 3 != 0;
+  its.indexing.along.resize(its.whole.size());
+  const Extents sizes = random_sizes(random() % 3, random);
+  const bool bad = random() % 3 == 0;
+  const size_t one = random() % its.whole.size();
+  for (size_t d = 0; d < its.whole.size(); ++d) {
+    if (d != one && random() % 3 != 0) continue;
+    its.indexing.along[d] = add_indices(cases, sizes, its.whole[d], its.indexing.wraps, bad);
+  }
+  return its;
+}
+struct Gathered {
+  Extents whole;
+  size_t dimension;
+  Indices indices;
+};
+Gathered random_gathered(Cases& cases) {
+  Random& random = cases.random;
+  Gathered its;
+  its.whole = random_sizes(1 + random() % 4, random);
+  its.dimension = random() % its.whole.size();
+  Extents sizes = its.whole;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (d == its.dimension) sizes[d] = static_cast<int64_t>(random() % 20);
+    if (random() % 3 == 0) sizes[d] = sizes[d] / 2;
+  }
+  its.indices = add_indices(cases, sizes, its.whole[its.dimension], false, random() % 3 == 0);
+  return its;
+}
+
+// to = the whole's elements.
+void add_take(Cases& cases, const char* what, Room& to, const Room& from, const Expectation& its,
+              const uint32_t* record, Launches launches) {
+  Case& one = cases.add(what, to, std::move(launches), [&](const Memory& expected) {
+    its.for_each([&](const Extents& c, const Extents* at) {
+      if (at != nullptr) std::memcpy(to.at(expected, c), from.at(*at), to.bytes);
+    });
+  });
+  one.record = record;
+  one.bad = its.bad;
+}
+// The whole's elements = from, the last one of several.
+void add_put(Cases& cases, const char* what, Room& to, const Room& from, const Expectation& its,
+             const uint32_t* record, Launches launches) {
+  Case& one = cases.add(what, to, std::move(launches), [&](const Memory& expected) {
+    its.for_each([&](const Extents& c, const Extents* at) {
+      if (at != nullptr) std::memcpy(to.at(expected, *at), from.at(c), to.bytes);
+    });
+  });
+  one.record = record;
+  one.bad = its.bad;
+}
+template <class D>
+D sum_of(D x, D y) {
+  if constexpr (std::is_same_v<D, bool>) {
+    return x || y;
+  } else if constexpr (std::is_integral_v<D>) {
+    return static_cast<D>(static_cast<uint64_t>(x) + static_cast<uint64_t>(y));
+  } else if constexpr (std::is_same_v<D, float> || std::is_same_v<D, double>) {
+    return x + y;
+  } else {
+    return convert<D>(convert<float>(x) + convert<float>(y));
+  }
+}
+void add_sum(Cases& cases, const char* what, DType dtype, Rounding rounding, Room& to,
+             const Room& from, const Expectation& its,
+             const std::function<bool(const Extents&)>& out, const uint32_t* record,
+             Launches launches) {
+  Case& one = cases.add(what, to, std::move(launches), [&](const Memory& expected) {
+    with_element(dtype, [&]<class D>() {
+      // In f32 until the end, if it is rounded once.
+      std::map<char*, float> sums;
+      its.for_each([&](const Extents& c, const Extents* at) {
+        if (at == nullptr || out(c)) return;
+        char* const place = to.at(expected, *at);
+        D x, y;
+        std::memcpy(&x, place, sizeof x);
+        std::memcpy(&y, from.at(c), sizeof y);
+        if constexpr (sizeof(D) == 2 && !std::is_integral_v<D>) {
+          if (rounding == Rounding::once) {
+            const auto found = sums.try_emplace(place, convert<float>(x)).first;
+            found->second += convert<float>(y);
+            return;
+          }
+        }
+        x = sum_of(x, y);
+        std::memcpy(place, &x, sizeof x);
+      });
+      for (const auto& [place, sum] : sums) {
+        const D x = convert<D>(sum);
+        std::memcpy(place, &x, sizeof x);
+      }
+    });
+  });
+  one.dtype = dtype;
+  one.record = record;
+  one.bad = its.bad;
+}
+
 }  // namespace
 
 TEST(gpu_moves_copy) {
@@ -396,6 +620,130 @@ TEST(gpu_moves_cat) {
     }
   }
   CHECK(cases.check() > 100);
+}
+
+TEST(gpu_moves_index) {
+  Cases cases(66);
+  Random& random = cases.random;
+  int bad = 0;
+  for (const size_t bytes : kBytes) {
+    for (int i = 0; i < 40; ++i) {
+      const Indexed its = random_indexing(cases);
+      const Expectation reference = expectation_of(its.whole, its.indexing);
+      bad += reference.bad.has_value();
+      uint32_t* record = cases.record();
+      Room& whole = cases.add(room_of(bytes, its.whole, true, random));
+      Room& taken = cases.add(room_of(bytes, reference.sizes, true, random));
+      add_take(cases, "index", taken, whole, reference, record,
+               gpu::index(cases.target(), bytes, taken.tensor, whole.tensor, its.indexing, record));
+      record = cases.record();
+      Room& values = cases.add(room_of(bytes, reference.sizes, false, random));
+      add_put(
+          cases, "index_put", whole, values, reference, record,
+          gpu::index_put(cases.target(), bytes, whole.tensor, its.indexing, values.tensor, record));
+    }
+  }
+  CHECK(bad > 20);
+  CHECK(cases.check() > 400);
+}
+
+TEST(gpu_moves_gather) {
+  Cases cases(67);
+  Random& random = cases.random;
+  int bad = 0;
+  for (const size_t bytes : kBytes) {
+    for (int i = 0; i < 40; ++i) {
+      const Gathered its = random_gathered(cases);
+      const Expectation reference = gathered_expectation(its.whole, its.dimension, its.indices);
+      bad += reference.bad.has_value();
+      uint32_t* record = cases.record();
+      Room& whole = cases.add(room_of(bytes, its.whole, true, random));
+      Room& taken = cases.add(room_of(bytes, reference.sizes, true, random));
+      add_take(cases, "gather", taken, whole, reference, record,
+               gpu::gather(cases.target(), bytes, taken.tensor, whole.tensor, its.dimension,
+                           its.indices, record));
+      record = cases.record();
+      Room& values = cases.add(room_of(bytes, reference.sizes, false, random));
+      add_put(cases, "scatter", whole, values, reference, record,
+              gpu::scatter(cases.target(), bytes, whole.tensor, its.dimension, its.indices,
+                           values.tensor, record));
+    }
+  }
+  CHECK(bad > 20);
+  CHECK(cases.check() > 400);
+}
+
+TEST(gpu_moves_add) {
+  Cases cases(68);
+  Random& random = cases.random;
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    if (dtype == DType::c64 || dtype == DType::c128) continue;
+    const size_t bytes = dtype_size(dtype);
+    for (int i = 0; i < 20; ++i) {
+      const Rounding rounding = random() % 2 == 0 ? Rounding::each : Rounding::once;
+      const auto room = [&](const Extents& sizes, bool distinct) -> Room& {
+        Room& its = cases.add(room_of(bytes, sizes, distinct, random));
+        fill_random(its.memory, dtype, random);
+        return its;
+      };
+      const Indexed its = random_indexing(cases);
+      const Expectation reference = expectation_of(its.whole, its.indexing);
+      uint32_t* record = cases.record();
+      Room& whole = room(its.whole, true);
+      Room& values = room(reference.sizes, false);
+      const auto add = [&](std::optional<int64_t> left_out) {
+        return gpu::index_add(cases.target(), dtype, rounding, whole.tensor, its.indexing,
+                              values.tensor, record, left_out);
+      };
+      add_sum(
+          cases, "index_add", dtype, rounding, whole, values, reference,
+          [](const Extents&) { return false; }, record, add({}));
+
+      const Gathered other = random_gathered(cases);
+      const Expectation of_other =
+          gathered_expectation(other.whole, other.dimension, other.indices);
+      record = cases.record();
+      Room& to = room(other.whole, true);
+      Room& from = room(of_other.sizes, false);
+      add_sum(
+          cases, "scatter_add", dtype, rounding, to, from, of_other,
+          [](const Extents&) { return false; }, record,
+          gpu::scatter_add(cases.target(), dtype, rounding, to.tensor, other.dimension,
+                           other.indices, from.tensor, record));
+
+      // The gradient of an embedding: many rows for few places.
+      Indexing rows;
+      rows.wraps = false;
+      rows.along = {add_indices(cases, {60}, 5, false, false)};
+      const Expectation of_rows = expectation_of({5, 6}, rows);
+      Room& grads = room({5, 6}, true);
+      Room& grad = room({60, 6}, false);
+      add_sum(
+          cases, "embedding", dtype, Rounding::each, grads, grad, of_rows,
+          [&](const Extents& c) { return value_at(*rows.along[0], {c[0]}) == 3; }, nullptr,
+          gpu::index_add(cases.target(), dtype, Rounding::each, grads.tensor, rows, grad.tensor,
+                         cases.record(), 3));
+    }
+  }
+  CHECK(cases.check() > 700);
+  const Indices indices = {{nullptr, {3}, {1}}, true};
+  const Tensor x{nullptr, {3}, {1}};
+  CHECK_THROWS(gpu::scatter_add({}, DType::c64, Rounding::each, x, 0, indices, x, nullptr), Error,
+               "complex");
+  CHECK_THROWS(
+      gpu::scatter_add({.has_f64 = false}, DType::f64, Rounding::each, x, 0, indices, x, nullptr),
+      Error, "no f64");
+}
+
+TEST(gpu_moves_texts_of_bad_indices) {
+  CHECK_EQ(gpu::bad_index_text(5, 0, 2),
+           std::string("index 5 is out of bounds for dimension 0 with size 2"));
+  const std::array<uint32_t, gpu::kRecordWords> none{},
+      some = {UINT32_MAX - 7, 0xfffffffe, 0xffffffff, 1};
+  CHECK(!gpu::bad_index(none));
+  const auto bad = gpu::bad_index(some);
+  CHECK(bad && bad->position == 7 && bad->index == -2 && bad->which == 1);
 }
 
 TEST(gpu_moves_names) {
