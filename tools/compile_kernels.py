@@ -79,7 +79,7 @@ class Text:
 
     @property
     def names(self) -> list[str]:
-        return re.findall(r"HG_KERNEL\((\w+),", self.path.read_text())
+        return re.findall(r"HG_(?:KERNEL|MOVE_[A-Z_]+)\((\w+),", self.path.read_text())
 
     def usages(self, architecture: str) -> list[Usage]:
         return list(self.compiled[architecture].kernels.values())
@@ -216,7 +216,7 @@ def calls_of_nvcc(texts: Sequence[Text]) -> list[list[Text]]:
 
 def compile_with_nvcc(texts: Sequence[Text], architecture: str) -> Compiled:
     """All texts as one. They have the same operations, so each is in a namespace of its own."""
-    source = '#include "hologram_gpu.h"\n' + "".join(
+    source = '#include "hologram_gpu.h"\n#include "moves.h"\n' + "".join(
         f'namespace text_{i} {{\n#include "{text.path.resolve()}"\n}}\n'
         for i, text in enumerate(texts)
     )

@@ -66,36 +66,41 @@ std::span<const TypePair> pairs_of(Types types) {
   return {};
 }
 
-// Of all kernels: row, types, whether numbers have 64 bits, the name.
-template <class F>
-void for_each_kernel(F&& f) {
-  for (const MoveKernel& row : kMoveKernels) {
-    for (const TypePair& pair : pairs_of(row.types)) {
-      for (const bool wide : {false, true}) {
-        std::string name = std::string("hg_") + row.name + "_" + pair.to;
-        if (*pair.from != '\0' && std::string(pair.from) != pair.to) {
-          name += std::string("_of_") + pair.from;
-        }
-        f(row, pair, wide, name + (wide ? "_wide" : ""));
-      }
-    }
-  }
-}
-bool is_f64(const TypePair& pair) {
-  return std::strcmp(pair.to, "f64") == 0;
+std::string name_of(const std::string& row, const std::string& types, bool wide) {
+  return "hg_" + row + "_" + types + (wide ? "_wide" : "");
 }
 
-const Kernel& kernel_of(const std::string& name) {
-  static const std::map<std::string, Kernel> all = [] {
+Kernel make_kernel(const MoveKernel& row, const TypePair& pair, bool wide) {
+  const bool has_from = *pair.from != '\0';
+  std::string types = pair.to;
+  if (has_from && std::strcmp(pair.from, pair.to) != 0) types += std::string("_of_") + pair.from;
+  Kernel kernel;
+  kernel.name = name_of(row.name, types, wide);
+  kernel.needs_f64 = std::strcmp(pair.to, "f64") == 0;
+  std::string line = std::string("HG_MOVE_") + row.macro + "(" + kernel.name + ", hg_" + pair.to;
+  if (has_from) line += std::string(", hg_") + pair.from;
+  line += std::string(", ") + (wide ? "hg_i64" : "hg_i32") + ")\n";
+  if (kernel.needs_f64) line = "#if HG_HAS_F64\n" + line + "#endif\n";
+  kernel.text = "#include \"moves.h\"\n" + line;
+  return kernel;
+}
+
+// By name; never gone, for launches point to them.
+const std::map<std::string, Kernel>& all_kernels() {
+  static const auto& all = *new std::map<std::string, Kernel>([] {
     std::map<std::string, Kernel> kernels;
-    for_each_kernel([&](const MoveKernel&, const TypePair& pair, bool, const std::string& name) {
-      Kernel& its = kernels[name];
-      its.name = name;
-      its.needs_f64 = is_f64(pair);
-    });
+    for (const MoveKernel& row : kMoveKernels) {
+      for (const TypePair& pair : pairs_of(row.types)) {
+        for (const bool wide : {false, true}) {
+          Kernel kernel = make_kernel(row, pair, wide);
+          const std::string name = kernel.name;
+          kernels[name] = std::move(kernel);
+        }
+      }
+    }
     return kernels;
-  }();
-  return all.at(name);
+  }());
+  return all;
 }
 
 const char* element_type(size_t bytes) {
@@ -460,8 +465,7 @@ class Moves {
 
   void add(const char* name, const char* types, bool wide, int64_t blocks, unsigned threads,
            std::vector<Argument> arguments, Fields& fields) {
-    const Kernel& kernel =
-        kernel_of(std::string("hg_") + name + "_" + types + (wide ? "_wide" : ""));
+    const Kernel& kernel = all_kernels().at(name_of(name, types, wide));
     require(target_.has_f64 || !kernel.needs_f64, "the device has no f64");
     require(blocks <= INT32_MAX, "a launch of too many blocks");
     result_.list.push_back(
@@ -974,24 +978,23 @@ Launches scatter_add(const Target& target, DType dtype, Rounding rounding, const
   return add_up(target, dtype, rounding, to, from.address, space, record, {});
 }
 
-std::string moves_library_text() {
-  std::string text = "#include \"hologram_gpu.h\"\n\n#include \"moves.h\"\n\n";
-  for_each_kernel(
-      [&](const MoveKernel& row, const TypePair& pair, bool wide, const std::string& name) {
-        std::string line = std::string("HG_MOVE_") + row.macro + "(" + name + ", hg_" + pair.to;
-        if (*pair.from != '\0') line += std::string(", hg_") + pair.from;
-        line += std::string(", ") + (wide ? "hg_i64" : "hg_i32") + ")\n";
-        text += is_f64(pair) ? "#if HG_HAS_F64\n" + line + "#endif\n" : line;
-      });
-  return text;
+std::vector<MoveKernels> move_kernels() {
+  std::vector<MoveKernels> all;
+  for (const MoveKernel& row : kMoveKernels) {
+    MoveKernels& its = all.emplace_back(MoveKernels{row.name, {}});
+    for (const TypePair& pair : pairs_of(row.types)) {
+      for (const bool wide : {false, true}) {
+        its.kernels.push_back(&all_kernels().at(make_kernel(row, pair, wide).name));
+      }
+    }
+  }
+  return all;
 }
 
-std::vector<std::string> moves_kernel_names(bool has_f64) {
-  std::vector<std::string> names;
-  for_each_kernel([&](const MoveKernel&, const TypePair& pair, bool, const std::string& name) {
-    if (has_f64 || !is_f64(pair)) names.push_back(name);
-  });
-  return names;
+std::string moves_library_text() {
+  std::vector<const Kernel*> all;
+  for (const auto& [name, kernel] : all_kernels()) all.push_back(&kernel);
+  return library_text(all);
 }
 
 }  // namespace hologram::gpu

@@ -105,9 +105,14 @@ Launches scatter_add(const Target& target, DType dtype, Rounding rounding, const
                      size_t dimension, const Indices& indices, const Tensor& from,
                      uint32_t* record);
 
-// Text to compile, of all kernels.
+// The kernels: of one name for each type of elements. Their texts are compiled as those of groups
+// are, alone, all at once, or with these; what needs f64 is not there where there is none.
+struct MoveKernels {
+  const char* name;
+  std::vector<const Kernel*> kernels;
+};
+std::vector<MoveKernels> move_kernels();
+// Text to compile, of all of them.
 std::string moves_library_text();
-// Their names, in the order of the text; without f64 those that a device without it has.
-std::vector<std::string> moves_kernel_names(bool has_f64);
 
 }  // namespace hologram::gpu

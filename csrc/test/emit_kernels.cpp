@@ -1,5 +1,5 @@
-// Writes kernels of all kinds that csrc/gpu emits, for the compilers of GPUs
-// (tools/compile_kernels.py): a text for each.
+// Writes kernels of all kinds that csrc/gpu emits, and those that move elements, for the compilers
+// of GPUs (tools/compile_kernels.py): a text for each.
 //
 //   test FOLDER    writes FOLDER/KIND/GROUP.hgk
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include "atlas/op_table.h"
 #include "gpu/emit.h"
+#include "gpu/moves.h"
 #include "gpu/steps.h"
 #include "rows.h"
 
@@ -112,7 +113,6 @@ class Texts {
   }
   size_t count() const { return kernels_.size(); }
 
- private:
   void write(const std::string& kind, const std::string& name, const gpu::Kernel& kernel) {
     if (!kernels_.insert(kernel.name).second) return;
     std::filesystem::create_directories(folder_ / kind);
@@ -126,6 +126,7 @@ class Texts {
     if (!file) throw std::runtime_error("cannot write " + path.string());
   }
 
+ private:
   const std::filesystem::path folder_;
   std::set<std::string> kernels_;
 };
@@ -351,6 +352,11 @@ void emit_all(Texts& texts) {
     }
     texts.add(named("running_sum", dtype), scan(dtype, kColumns));
     texts.add(named("running_sum", dtype), scan(dtype, kMiddle));
+  }
+  for (const gpu::MoveKernels& its : gpu::move_kernels()) {
+    for (const gpu::Kernel* const kernel : its.kernels) {
+      texts.write(std::string("moves_") + its.name, kernel->name, *kernel);
+    }
   }
 }
 

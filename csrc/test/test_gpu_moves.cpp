@@ -116,10 +116,13 @@ const Emulated& kernels_of(const std::string& prelude) {
   static std::map<std::string, Emulated> all;
   auto at = all.find(prelude);
   if (at == all.end()) {
-    const bool has_f64 = prelude == "cuda";
-    at = all.emplace(prelude,
-                     Emulated(gpu::moves_library_text(), gpu::moves_kernel_names(has_f64), prelude))
-             .first;
+    std::vector<std::string> names;
+    for (const gpu::MoveKernels& some : gpu::move_kernels()) {
+      for (const gpu::Kernel* const kernel : some.kernels) {
+        if (!kernel->needs_f64 || prelude == "cuda") names.push_back(kernel->name);
+      }
+    }
+    at = all.emplace(prelude, Emulated(gpu::moves_library_text(), names, prelude)).first;
   }
   return at->second;
 }
@@ -744,12 +747,4 @@ TEST(gpu_moves_texts_of_bad_indices) {
   CHECK(!gpu::bad_index(none));
   const auto bad = gpu::bad_index(some);
   CHECK(bad && bad->position == 7 && bad->index == -2 && bad->which == 1);
-}
-
-TEST(gpu_moves_names) {
-  const std::string text = gpu::moves_library_text();
-  for (const std::string& name : gpu::moves_kernel_names(true)) {
-    CHECK(text.find("(" + name + ",") != std::string::npos);
-  }
-  CHECK(gpu::moves_kernel_names(false).size() + 2 == gpu::moves_kernel_names(true).size());
 }
