@@ -400,6 +400,8 @@ HG_DEV void hg_take(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_GLOBAL hg_atomi
   W x[HG_MOVE_EACH];
   I at[HG_MOVE_EACH];
   bool is_good[HG_MOVE_EACH];
+  bool is_bad = false;
+  hg_u64 bad = 0;  // the first position of this thread's
   HG_UNROLL
   for (hg_u32 k = 0; k < HG_MOVE_EACH; ++k) {
     const I e = first + static_cast<I>(k * block_size);
@@ -413,14 +415,17 @@ HG_DEV void hg_take(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_GLOBAL hg_atomi
     is_good[k] = hg_look_up(p, buffers, c, &at[k], &source, &key);
     if (is_good[k]) {
       x[k] = from[source];
-    } else {
-      hg_report_index(record, p, buffers, static_cast<hg_u64>(hg_offset(p.position, c)));
+      continue;
     }
+    const hg_u64 position = static_cast<hg_u64>(hg_offset(p.position, c));
+    bad = is_bad && bad < position ? bad : position;
+    is_bad = true;
   }
   HG_UNROLL
   for (hg_u32 k = 0; k < HG_MOVE_EACH; ++k) {
     if (is_good[k]) to[at[k]] = x[k];
   }
+  if (is_bad) hg_report_index(record, p, buffers, bad);
 }
 
 struct hg_put {
