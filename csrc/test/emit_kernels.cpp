@@ -56,6 +56,8 @@ std::vector<std::pair<std::string, Variant>> variants_of(const gpu::Steps& steps
       all = {{kind, variant}};
       variant.vectors = true;
       if (gpu::vector_of(steps, number) > 1) all.push_back({kind + "_vectors", variant});
+      variant.many = true;
+      all.push_back({kind + "_of_tensors", variant});
       return all;
     }
     case Skeleton::rows: {

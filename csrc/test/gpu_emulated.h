@@ -59,7 +59,9 @@ class Emulated {
     for (const gpu::Launch& launch : launches.list) {
       std::vector<hg_argument> arguments;
       for (const gpu::Argument& its : launch.arguments) {
-        const void* const address = its.is_program           ? launch.kernel->program.data()
+        const void* const address = its.is_program
+                                        ? static_cast<const void*>(launch.kernel->program.data())
+                                    : its.is_table           ? launch.table.data()
                                     : its.address != nullptr ? its.address
                                                              : scratch.get() + its.scratch;
         arguments.push_back({address, 0});

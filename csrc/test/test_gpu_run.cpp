@@ -222,6 +222,59 @@ TEST(gpu_run_random_groups) {
   }
 }
 
+// Equal groups of tensors of different sizes in one launch, with or without vectors.
+TEST(gpu_run_many_tensors) {
+  for (const char* prelude : kPreludes) {
+    Random random(59);
+    struct Many {
+      Group group;
+      std::deque<Scene> scenes, actual;
+      gpu::Launches launches;
+    };
+    std::deque<gpu::GroupCode> codes;
+    std::deque<Many> all;
+    size_t tables = 0;
+    for (int i = 0; i < 40; ++i) {
+      const bool strided = i % 8 == 7;
+      Many its{random_group(1 + static_cast<int>(random() % 12), random, strided), {}, {}, {}};
+      gpu::Target target = small_target(prelude);
+      if (i % 5 == 4) target.most_narrow = 100;
+      if (!is_group(its.group)) continue;
+      try {
+        codes.emplace_back(its.group, target);
+      } catch (const Error&) {
+        continue;  // of f64, by Metal
+      }
+      std::vector<Binding> bindings;
+      std::deque<std::vector<void*>> pointers;
+      for (uint64_t n = 1 + random() % 9; n > 0; --n) {
+        Scene scene = make_scene(its.group, random_sizes(random), random);
+        if (random() % 3 != 0) scene = at_begin(scene);
+        its.scenes.push_back(std::move(scene));
+        its.actual.push_back(its.scenes.back());
+      }
+      for (Scene& scene : its.actual) bindings.push_back(scene.binding(pointers.emplace_back()));
+      its.launches = codes.back().launches(bindings);
+      for (const gpu::Launch& launch : its.launches.list) tables += !launch.table.empty();
+      all.push_back(std::move(its));
+    }
+    CHECK(tables > 15);
+    std::vector<const gpu::Launches*> launches;
+    for (const Many& its : all) launches.push_back(&its.launches);
+    const Emulated emulated(launches, prelude);
+    for (Many& its : all) {
+      emulated.run(its.launches, HG_ORDER_SEEDED);
+      for (size_t k = 0; k < its.scenes.size(); ++k) {
+        std::vector<void*> pointers;
+        Scene expected = its.scenes[k];
+        cpu::interpret(its.group, expected.binding(pointers));
+        CHECK(compare_scenes(its.actual[k], expected, its.group,
+                             std::string(prelude) + ", tensor " + std::to_string(k)));
+      }
+    }
+  }
+}
+
 // As of more elements than 32 bits have numbers for.
 TEST(gpu_run_wide_numbers) {
   for (const char* prelude : kPreludes) {
