@@ -24,7 +24,7 @@ static_assert(static_cast<unsigned>(Pad::constant) == HG_PAD_CONSTANT &&
 
 // A kernel that is written in moves.h as HG_MOVE_<macro>(name, types, numbers), once for each of
 // some types, and for numbers of 32 and of 64 bits.
-enum class Types : uint8_t { elements, casts, sums };
+enum class Types : uint8_t { none, elements, casts, sums };
 struct MoveKernel {
   const char* name;
   const char* macro;
@@ -40,6 +40,8 @@ constexpr MoveKernel kMoveKernels[] = {
     {"cat", "CAT", Types::elements},
     {"take", "TAKE", Types::elements},
     {"put", "PUT", Types::elements},
+    {"claim", "CLAIM", Types::none},
+    {"put_claimed", "PUT_CLAIMED", Types::elements},
     {"add", "ADD", Types::sums},
 };
 
@@ -58,7 +60,9 @@ std::span<const TypePair> pairs_of(Types types) {
                                        {"u32", "u32"},   {"u64", "u64"}, {"f16", "f16"},
                                        {"bf16", "bf16"}, {"f32", "f32"}, {"f32", "f16"},
                                        {"f32", "bf16"},  {"f64", "f64"}};
+  static constexpr TypePair kNone[] = {{"", ""}};
   switch (types) {
+    case Types::none: return kNone;
     case Types::elements: return kElements;
     case Types::casts: return kCasts;
     case Types::sums: return kSums;
@@ -67,7 +71,7 @@ std::span<const TypePair> pairs_of(Types types) {
 }
 
 std::string name_of(const std::string& row, const std::string& types, bool wide) {
-  return "hg_" + row + "_" + types + (wide ? "_wide" : "");
+  return "hg_" + row + (types.empty() ? "" : "_" + types) + (wide ? "_wide" : "");
 }
 
 Kernel make_kernel(const MoveKernel& row, const TypePair& pair, bool wide) {
@@ -77,7 +81,8 @@ Kernel make_kernel(const MoveKernel& row, const TypePair& pair, bool wide) {
   Kernel kernel;
   kernel.name = name_of(row.name, types, wide);
   kernel.needs_f64 = std::strcmp(pair.to, "f64") == 0;
-  std::string line = std::string("HG_MOVE_") + row.macro + "(" + kernel.name + ", hg_" + pair.to;
+  std::string line = std::string("HG_MOVE_") + row.macro + "(" + kernel.name;
+  if (!types.empty()) line += std::string(", hg_") + pair.to;
   if (has_from) line += std::string(", hg_") + pair.from;
   line += std::string(", ") + (wide ? "hg_i64" : "hg_i32") + ")\n";
   if (kernel.needs_f64) line = "#if HG_HAS_F64\n" + line + "#endif\n";
@@ -131,7 +136,8 @@ int64_t count_of(const std::vector<int64_t>& sizes) {
 }
 
 // A dimension, and the stride of each operand along it.
-constexpr size_t kMostOperands = 3 + HG_MOVE_INDICES;
+constexpr size_t kIndexOperands = 4;  // after to, from, the position and the claim
+constexpr size_t kMostOperands = kIndexOperands + HG_MOVE_INDICES;
 struct Dimension {
   int64_t size;
   std::array<int64_t, kMostOperands> stride{};
@@ -288,16 +294,16 @@ class Moves {
     copy_as("cast", types, space, to, from);
   }
 
-  void fill(Space space, void* to, const void* element) {
+  void fill(Space space, Argument to, const void* element) {
     const auto pattern = pattern_of(space.bytes, element);
-    prepare(space, {to});
+    prepare(space, {to.address});
     const bool wide = is_wide(space);
     Fields fields(wide);
     fields.add_pattern(pattern);
     fields.add_space(space);
     fields.add_strides(space, 0);
     fields.add_each(0, HG_MOVE_RANK, 0, [](size_t) { return 0; });
-    spread("fill", element_type(space.bytes), wide, space.count(), {{to}}, fields);
+    spread("fill", element_type(space.bytes), wide, space.count(), {to}, fields);
   }
   void masked_fill(Space space, void* to, void* mask, const void* element) {
     const auto pattern = pattern_of(space.bytes, element);
@@ -379,7 +385,7 @@ class Moves {
     }
   }
 
-  // Operands of the space: to, from, the position, and each index tensor.
+  // Operands of the space: to, from, the position, the claim, and each index tensor.
   void take_indexed(Space space, Argument to, Argument from, std::vector<Along> along,
                     std::span<const Indices> indices, uint32_t* record) {
     prepare(space, {to.address, from.address}, &along);
@@ -392,6 +398,9 @@ class Moves {
   void put_indexed(Space space, Argument to, Argument from, std::vector<Along> along,
                    std::span<const Indices> indices, uint32_t* record) {
     prepare(space, {to.address, from.address}, &along);
+    if (const int64_t places = number_places(space, along); places != 0) {
+      return put_claimed(space, places, to, from, along, indices, record);
+    }
     walk("put", element_type(space.bytes), space, to, from, along, indices, record, {});
   }
   void add_up_indexed(Space space, const char* types, Argument to, Argument from,
@@ -583,7 +592,8 @@ class Moves {
   static void add_indexed(Fields& fields, const Space& space, const std::vector<Along>& along,
                           std::span<const Indices> indices, const Walk& walk) {
     fields.add_space(space);
-    for (size_t operand = 0; operand < 3; ++operand) fields.add_strides(space, operand);
+    for (size_t operand = 0; operand < kIndexOperands; ++operand)
+      fields.add_strides(space, operand);
     fields.add(static_cast<int64_t>(indices.size()));
     for (const int64_t number : {walk.outer, walk.lines, walk.owners, walk.walk,
                                  int64_t{walk.left_out.has_value()}, walk.left_out.value_or(0)}) {
@@ -593,7 +603,7 @@ class Moves {
       const bool is_there = i < indices.size();
       const Along its = is_there ? along[i] : Along{};
       if (is_there) {
-        fields.add_strides(space, 3 + i);
+        fields.add_strides(space, kIndexOperands + i);
       } else {
         fields.add_each(0, HG_MOVE_RANK, 0, [](size_t) { return 0; });
       }
@@ -601,6 +611,64 @@ class Moves {
           (is_there && indices[i].is_long ? HG_INDEX_LONG : 0u) | (its.wraps ? HG_INDEX_WRAPS : 0u);
       for (const int64_t number : {its.size, its.to, its.from, int64_t{flags}}) fields.add(number);
     }
+  }
+
+  // How many places there are to write to, of which each has a number: the strides of claims. 0
+  // where it is not worth while: threads that walk a few positions need no numbers.
+  int64_t number_places(Space& space, const std::vector<Along>& along) const {
+    int64_t walk = 1, positions = 1, places = 1;
+    for (const Along& its : along) {
+      if (its.size == 0 || its.size > kMostPlaces / places) return 0;
+      places *= its.size;
+    }
+    for (size_t d = space.dimensions.size(); d-- > 0;) {
+      Dimension& its = space.dimensions[d];
+      positions += its.stride[2] * (its.size - 1);
+      if (its.stride[0] == 0) {
+        walk *= its.size;
+        if (its.stride[2] == 0) return 0;  // `walk` says what is wrong
+      } else if (has_index_along(space, its)) {
+        if (its.size > kMostPlaces / places) return 0;
+        its.stride[3] = places;
+        places *= its.size;
+      }
+    }
+    const bool is_small = places <= kFewPlaces + kPlacesOfPoint * space.count();
+    return walk > kShortWalk && is_small && positions < UINT32_MAX - 1 ? places : 0;
+  }
+  static bool has_index_along(const Space& space, const Dimension& its) {
+    return std::any_of(its.stride.begin() + kIndexOperands,
+                       its.stride.begin() + static_cast<int64_t>(space.operands),
+                       [](int64_t stride) { return stride != 0; });
+  }
+  void put_claimed(const Space& space, int64_t places, Argument to, Argument from,
+                   const std::vector<Along>& along, std::span<const Indices> indices,
+                   uint32_t* record) {
+    const Argument claims = scratch(places, sizeof(uint32_t));
+    Space numbers;
+    numbers.operands = numbers.data = 1;
+    numbers.bytes = sizeof(uint32_t);
+    numbers.add(places, {1});
+    const uint32_t none = 0;
+    fill(numbers, claims, &none);
+    // Points that differ by none of the indices claim the same.
+    Space claiming = space;
+    std::erase_if(claiming.dimensions, [&](const Dimension& its) {
+      return its.stride[0] != 0 && !has_index_along(space, its);
+    });
+    bool wide = is_wide(claiming, along);
+    Fields of_claims(wide);
+    add_indexed(of_claims, claiming, along, indices, {});
+    std::vector<Argument> arguments = arguments_of(claims, {record}, indices, record);
+    arguments.erase(arguments.begin() + 2);  // there is no element
+    spread("claim", "", wide, claiming.count(), std::move(arguments), of_claims);
+    wide = is_wide(space, along);
+    Fields of_elements(wide);
+    add_indexed(of_elements, space, along, indices, {});
+    arguments = arguments_of(to, from, indices, record);
+    arguments[2] = claims;
+    spread("put_claimed", element_type(space.bytes), wide, space.count(), std::move(arguments),
+           of_elements);
   }
 
   // Dimensions along which only indices say where to write are walked, in the order of positions.
@@ -639,6 +707,10 @@ class Moves {
         arguments_of(to, from, indices, record), fields);
   }
 
+  static constexpr int64_t kShortWalk = 32;
+  // Places that are numbered: as many as their numbers' memory is worth.
+  static constexpr int64_t kMostPlaces = int64_t{1} << 30, kFewPlaces = 1 << 16,
+                           kPlacesOfPoint = 16;
   static constexpr int64_t kMostOwners = 1024;
   static constexpr int64_t kLeastOfOwner = 4;  // elements that it writes, on average
 
@@ -692,7 +764,7 @@ IndexedSpace indexed_space(size_t bytes, const Tensor& whole, const Tensor& inde
         {whole.sizes[d], writes ? stride : 0, writes ? 0 : stride, indexing.wraps});
   }
   require(!dimensions.empty() && dimensions.size() <= HG_MOVE_INDICES, "no or too many indices");
-  space.operands = 3 + dimensions.size();
+  space.operands = kIndexOperands + dimensions.size();
   space.data = 2;
   space.bytes = bytes;
   const bool adjacent = dimensions.back() - dimensions.front() + 1 == dimensions.size();
@@ -718,7 +790,7 @@ IndexedSpace indexed_space(size_t bytes, const Tensor& whole, const Tensor& inde
     its.stride[2] = position;
     position *= sizes[d];
     for (size_t i = 0; i < result.indices.size(); ++i) {
-      its.stride[3 + i] = result.indices[i].tensor.strides[d];
+      its.stride[kIndexOperands + i] = result.indices[i].tensor.strides[d];
     }
   }
   for (size_t i = front; i < others.size(); ++i) {
@@ -736,7 +808,7 @@ IndexedSpace gathered_space(size_t bytes, const Tensor& whole, const Tensor& ind
   require(dimension < sizes.size() && whole.sizes.size() == sizes.size() &&
               indexed.sizes.size() == sizes.size(),
           "tensors of different fields of dimensions");
-  space.operands = 4;
+  space.operands = kIndexOperands + 1;
   space.data = 2;
   space.bytes = bytes;
   int64_t position = count_of(sizes);
@@ -751,7 +823,7 @@ IndexedSpace gathered_space(size_t bytes, const Tensor& whole, const Tensor& ind
     const int64_t of_whole = d == dimension ? 0 : whole.strides[d];
     const int64_t of_indexed = indexed.strides[d];
     space.add(sizes[d], {writes ? of_whole : of_indexed, writes ? of_indexed : of_whole, position,
-                         indices.tensor.strides[d]});
+                         0, indices.tensor.strides[d]});
   }
   const int64_t stride = whole.strides[dimension];
   result.along.push_back({whole.sizes[dimension], writes ? stride : 0, writes ? 0 : stride, false});
@@ -824,7 +896,7 @@ Launches copy(const Target& target, size_t bytes, const Tensor& to, const Tensor
 Launches fill(const Target& target, size_t bytes, const Tensor& to, const void* element) {
   if (count_of(to.sizes) == 0) return {};
   Moves moves(target);
-  moves.fill(space_of(bytes, to), to.address, element);
+  moves.fill(space_of(bytes, to), {to.address}, element);
   return moves.take();
 }
 

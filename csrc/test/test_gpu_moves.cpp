@@ -676,6 +676,35 @@ TEST(gpu_moves_gather) {
   CHECK(cases.check() > 400);
 }
 
+// Many positions for few places, so that threads do not walk them all.
+TEST(gpu_moves_last_of_many) {
+  Cases cases(69);
+  Random& random = cases.random;
+  for (const size_t bytes : kBytes) {
+    for (const int64_t columns : {1, 3, 8}) {
+      Indexing indexing;
+      indexing.along = {add_indices(cases, {300}, 40, true, columns == 3)};
+      const Expectation of_rows = expectation_of({40, columns}, indexing);
+      uint32_t* record = cases.record();
+      Room& to = cases.add(room_of(bytes, {40, columns}, true, random));
+      Room& rows = cases.add(room_of(bytes, {300, columns}, false, random));
+      Launches launches =
+          gpu::index_put(cases.target(), bytes, to.tensor, indexing, rows.tensor, record);
+      CHECK_EQ(launches.list.size(), 3);
+      add_put(cases, "index_put", to, rows, of_rows, record, std::move(launches));
+
+      const Indices indices = add_indices(cases, {200, columns}, 7, false, columns == 3);
+      const Expectation of_lines = gathered_expectation({7, columns}, 0, indices);
+      record = cases.record();
+      Room& lines = cases.add(room_of(bytes, {7, columns}, true, random));
+      Room& from = cases.add(room_of(bytes, {200, columns}, false, random));
+      add_put(cases, "scatter", lines, from, of_lines, record,
+              gpu::scatter(cases.target(), bytes, lines.tensor, 0, indices, from.tensor, record));
+    }
+  }
+  CHECK(cases.check() > 100);
+}
+
 TEST(gpu_moves_add) {
   Cases cases(68);
   Random& random = cases.random;

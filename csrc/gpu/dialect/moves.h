@@ -300,6 +300,7 @@ struct hg_index_parameters {
   hg_space<I> space;
   I to[HG_MOVE_RANK], from[HG_MOVE_RANK];
   I position[HG_MOVE_RANK];  // strides of the number of an index in its tensor, counted row by row
+  I claim[HG_MOVE_RANK];     // strides of the number of a place, but for what indices say of it
   I indices;
   // Of what writes where indices say: dimensions before those that are walked, threads that walk
   // for a line, and with `leaves` 1 an index, the first one's, that is left out.
@@ -435,6 +436,50 @@ struct hg_put {
   }
 };
 
+// Several positions may be for one place, of which the last one is to write: each claims it first,
+// in a number for each place, which is 0 before.
+template <class I>
+HG_DEV void hg_claim_places(HG_GLOBAL hg_atomic_u32* claims, HG_GLOBAL hg_atomic_u32* record,
+                            HG_THREAD const hg_index_buffer* buffers,
+                            HG_CONSTANT const hg_index_parameters<I>& p, HG_THREADS) {
+  const I first = hg_first_point<I>(lid, block, block_size);
+  bool is_bad = false;
+  hg_u64 bad = 0;
+  for (hg_u32 k = 0; k < HG_MOVE_EACH; ++k) {
+    const I e = first + static_cast<I>(k * block_size);
+    if (e >= p.space.count) break;
+    I c[HG_MOVE_RANK];
+    hg_all_coordinates(p.space, e, c);
+    const hg_u64 position = static_cast<hg_u64>(hg_offset(p.position, c));
+    I to = 0, from = 0;
+    hg_u32 key = 0;
+    if (hg_look_up(p, buffers, c, &to, &from, &key)) {
+      hg_atomic_max(claims + hg_offset(p.claim, c) + key, static_cast<hg_u32>(position) + 1u);
+      continue;
+    }
+    bad = is_bad && bad < position ? bad : position;
+    is_bad = true;
+  }
+  if (is_bad) hg_report_index(record, p, buffers, bad);
+}
+template <class I, class W>
+HG_DEV void hg_put_claimed(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_GLOBAL const hg_u32* claims,
+                           HG_THREAD const hg_index_buffer* buffers,
+                           HG_CONSTANT const hg_index_parameters<I>& p, HG_THREADS) {
+  const I first = hg_first_point<I>(lid, block, block_size);
+  for (hg_u32 k = 0; k < HG_MOVE_EACH; ++k) {
+    const I e = first + static_cast<I>(k * block_size);
+    if (e >= p.space.count) return;
+    I c[HG_MOVE_RANK];
+    hg_all_coordinates(p.space, e, c);
+    I at = hg_offset(p.to, c), source = hg_offset(p.from, c);
+    hg_u32 key = 0;
+    if (!hg_look_up(p, buffers, c, &at, &source, &key)) continue;
+    const hg_u32 position = static_cast<hg_u32>(hg_offset(p.position, c));
+    if (claims[hg_offset(p.claim, c) + key] == position + 1u) to[at] = from[source];
+  }
+}
+
 HG_DEV hg_u8 hg_sum(hg_u8 x, hg_u8 y) {
   return static_cast<hg_u8>(x + y);
 }
@@ -555,6 +600,24 @@ HG_DEV void hg_walk(HG_GLOBAL A* to, HG_GLOBAL const W* from, HG_GLOBAL hg_atomi
             HG_PARAM(hg_index_parameters<I>, p, 11)) {                                     \
     const hg_index_buffer buffers[HG_MOVE_INDICES] = {i0, i1, i2, i3, i4, i5, i6, i7};     \
     function(to, from, record, buffers, p, HG_MOVE_THREADS);                               \
+  }
+#define HG_MOVE_CLAIM(name, I)                                                         \
+  HG_KERNEL(name, HG_BUF(hg_atomic_u32, claims, 0), HG_BUF(hg_atomic_u32, record, 1),  \
+            HG_CBUF(hg_u8, i0, 2), HG_CBUF(hg_u8, i1, 3), HG_CBUF(hg_u8, i2, 4),       \
+            HG_CBUF(hg_u8, i3, 5), HG_CBUF(hg_u8, i4, 6), HG_CBUF(hg_u8, i5, 7),       \
+            HG_CBUF(hg_u8, i6, 8), HG_CBUF(hg_u8, i7, 9),                              \
+            HG_PARAM(hg_index_parameters<I>, p, 10)) {                                 \
+    const hg_index_buffer buffers[HG_MOVE_INDICES] = {i0, i1, i2, i3, i4, i5, i6, i7}; \
+    hg_claim_places(claims, record, buffers, p, HG_MOVE_THREADS);                      \
+  }
+#define HG_MOVE_PUT_CLAIMED(name, W, I)                                                \
+  HG_KERNEL(name, HG_BUF(W, to, 0), HG_CBUF(W, from, 1), HG_CBUF(hg_u32, claims, 2),   \
+            HG_CBUF(hg_u8, i0, 3), HG_CBUF(hg_u8, i1, 4), HG_CBUF(hg_u8, i2, 5),       \
+            HG_CBUF(hg_u8, i3, 6), HG_CBUF(hg_u8, i4, 7), HG_CBUF(hg_u8, i5, 8),       \
+            HG_CBUF(hg_u8, i6, 9), HG_CBUF(hg_u8, i7, 10),                             \
+            HG_PARAM(hg_index_parameters<I>, p, 11)) {                                 \
+    const hg_index_buffer buffers[HG_MOVE_INDICES] = {i0, i1, i2, i3, i4, i5, i6, i7}; \
+    hg_put_claimed(to, from, claims, buffers, p, HG_MOVE_THREADS);                     \
   }
 #define HG_MOVE_TAKE(name, W, I) HG_MOVE_INDEXED(name, hg_take, W, W, I)
 #define HG_MOVE_PUT(name, W, I) HG_MOVE_INDEXED(name, hg_walk<hg_put>, W, W, I)
