@@ -38,9 +38,11 @@ struct Argument {
 
 struct Launch {
   const Kernel* kernel;
-  uint32_t blocks;                    // in one dimension
-  uint32_t threads;                   // of a block: whole warps
-  std::vector<Argument> arguments;    // one per buffer of the kernel; see gpu/cold.h, gpu/moves.h
+  uint32_t blocks;   // in one dimension
+  uint32_t threads;  // of a block: whole warps
+  // One per buffer of the kernel; of a cold one kColdArguments, of many tensors their table. A move
+  // has as many as its text (gpu/dialect/moves.h).
+  std::vector<Argument> arguments;
   std::vector<std::byte> parameters;  // the argument after them
   std::vector<std::byte> table = {};  // of a kernel of many tensors (Kernel::many)
 };

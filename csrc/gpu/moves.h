@@ -80,7 +80,8 @@ struct Indexing {
 // of `to` is one of `from`.
 Launches index(const Target& target, size_t bytes, const Tensor& to, const Tensor& from,
                const Indexing& indexing, uint32_t* record);
-// to[indexing] = from. Of several elements for one place it is the last.
+// to[indexing] = from. Of several elements for one place it is the last. index_copy and index_fill
+// are this with one tensor of indices, the latter with strides of 0 in `from`.
 Launches index_put(const Target& target, size_t bytes, const Tensor& to, const Indexing& indexing,
                    const Tensor& from, uint32_t* record);
 
