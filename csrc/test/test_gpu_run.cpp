@@ -248,10 +248,9 @@ TEST(gpu_run_many_tensors) {
       std::vector<Binding> bindings;
       std::deque<std::vector<void*>> pointers;
       for (uint64_t n = 1 + random() % 9; n > 0; --n) {
-        Scene scene = make_scene(its.group, random_sizes(random), random);
-        if (random() % 3 != 0) scene = at_begin(scene);
-        its.scenes.push_back(std::move(scene));
-        its.actual.push_back(its.scenes.back());
+        its.scenes.push_back(make_scene(its.group, random_sizes(random), random));
+        const Scene& scene = its.scenes.back();
+        its.actual.push_back(random() % 3 != 0 ? at_begin(scene) : scene);
       }
       for (Scene& scene : its.actual) bindings.push_back(scene.binding(pointers.emplace_back()));
       its.launches = codes.back().launches(bindings);
@@ -271,6 +270,38 @@ TEST(gpu_run_many_tensors) {
         CHECK(compare_scenes(its.actual[k], expected, its.group,
                              std::string(prelude) + ", tensor " + std::to_string(k)));
       }
+    }
+  }
+}
+
+// The same of groups over rows, of which each tensor has its own number and length.
+TEST(gpu_run_many_tensors_of_rows) {
+  const std::vector<Shape> shapes = {{1, 5, 7}, {1, 3, 64}, {3, 2, 5}, {2, 9, 128}, {1, 1, 1}};
+  for (const char* prelude : kPreludes) {
+    Random random(60);
+    RowBuilder b(ComputeType::f32);
+    const DType f = DType::f32;
+    const uint16_t x = b.load(b.spread(DType::bf16, kEach), f);
+    const uint16_t product = b.op(Op::mul, f, x, b.load(b.spread(f, kColumns)));
+    const uint16_t sum = b.op(Op::add, f, product, b.load(b.spread(f, kRows)));
+    b.store(b.op(Op::add, f, sum, b.position(kColumns)), b.spread(f, kEach));
+    const gpu::GroupCode code(b.group, small_target(prelude));
+    std::deque<Scene> scenes, actual;
+    std::deque<std::vector<void*>> pointers;
+    std::vector<Binding> bindings;
+    for (const Shape& shape : shapes) {
+      scenes.push_back(scene_of(b.group, shape, random));
+      actual.push_back(at_begin(scenes.back()));
+      bindings.push_back(bind(actual.back(), shape, pointers.emplace_back()));
+    }
+    const gpu::Launches launches = code.launches(bindings);
+    CHECK_EQ(launches.list.size(), 2);  // with vectors and without
+    Emulated({&launches}, prelude).run(launches, HG_ORDER_REVERSE);
+    for (size_t k = 0; k < shapes.size(); ++k) {
+      std::vector<void*> own;
+      cpu::interpret(b.group, bind(scenes[k], shapes[k], own));
+      CHECK(compare_scenes(actual[k], scenes[k], b.group,
+                           std::string(prelude) + ", tensor " + std::to_string(k)));
     }
   }
 }
