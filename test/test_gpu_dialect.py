@@ -702,6 +702,11 @@ MISUSES = {
         HELPER.format("const float*"),
         "without address space: const float\\* p",
     ),
+    "a pointer with two address spaces": (
+        "",
+        HELPER.format("thread device const float* const*"),
+        "two address spaces: thread device",
+    ),
     "a reference without address space": (
         "",
         "HG_DEV float f(P& p) { return p.v; }",

@@ -230,7 +230,7 @@ size_t alignment_of(std::initializer_list<const void*> addresses) {
   return size_t{1} << std::countr_zero(bits);
 }
 
-// Along each dimension of a space, what a tensor's index there moves.
+// Of a tensor of indices: the size of the dimension that they are of, and the strides along it.
 struct Along {
   int64_t size, to, from;
   bool wraps;
@@ -388,7 +388,7 @@ class Moves {
   // Operands of the space: to, from, the position, the claim, and each index tensor.
   void take_indexed(Space space, Argument to, Argument from, std::vector<Along> along,
                     std::span<const Indices> indices, uint32_t* record) {
-    prepare(space, {to.address, from.address}, &along);
+    prepare(space, {to.address, from.address}, along);
     const bool wide = is_wide(space, along);
     Fields fields(wide);
     add_indexed(fields, space, along, indices, {});
@@ -397,7 +397,7 @@ class Moves {
   }
   void put_indexed(Space space, Argument to, Argument from, std::vector<Along> along,
                    std::span<const Indices> indices, uint32_t* record) {
-    prepare(space, {to.address, from.address}, &along);
+    prepare(space, {to.address, from.address}, along);
     if (const int64_t places = number_places(space, along); places != 0) {
       return put_claimed(space, places, to, from, along, indices, record);
     }
@@ -425,25 +425,34 @@ class Moves {
     std::optional<int64_t> left_out;
   };
 
-  // Elements as wide as all addresses and strides allow, and dimensions as few.
+  // Elements as wide as all addresses and strides allow, also those along which indices move, and
+  // dimensions as few.
+  void prepare(Space& space, std::initializer_list<const void*> addresses) {
+    std::vector<Along> none;
+    prepare(space, addresses, none);
+  }
   void prepare(Space& space, std::initializer_list<const void*> addresses,
-               std::vector<Along>* along = nullptr) {
+               std::vector<Along>& along) {
     const size_t alignment = alignment_of(addresses);
-    const size_t unit = std::min(alignment, space.bytes);
-    const auto parts_of = static_cast<int64_t>(space.bytes / unit);
+    const auto parts_of = static_cast<int64_t>(space.bytes / std::min(alignment, space.bytes));
     space.divide(parts_of);
-    for (Along& its : along != nullptr ? *along : none_) its.to *= parts_of, its.from *= parts_of;
+    for (Along& its : along) {
+      its.to *= parts_of;
+      its.from *= parts_of;
+    }
     space.drop_ones();
     space.sort();
     space.join();
     for (int64_t parts = 16 / static_cast<int64_t>(space.bytes); parts > 1; parts /= 2) {
       if (!space.can_unite(parts) || space.bytes * static_cast<size_t>(parts) > alignment) continue;
-      const bool fits = along == nullptr || std::ranges::all_of(*along, [&](const Along& its) {
-                          return its.to % parts == 0 && its.from % parts == 0;
-                        });
+      const bool fits = std::ranges::all_of(
+          along, [&](const Along& its) { return its.to % parts == 0 && its.from % parts == 0; });
       if (!fits) continue;
       space.unite(parts);
-      for (Along& its : along != nullptr ? *along : none_) its.to /= parts, its.from /= parts;
+      for (Along& its : along) {
+        its.to /= parts;
+        its.from /= parts;
+      }
       break;
     }
     require(space.dimensions.size() <= HG_MOVE_RANK, "a space of too many dimensions");
@@ -537,7 +546,11 @@ class Moves {
     if (alignment < bytes) {
       const auto parts = static_cast<int64_t>(bytes / alignment);
       to_pitch *= parts;
-      for (Piece& its : pieces) its.length *= parts, its.pitch *= parts, its.begin *= parts;
+      for (Piece& its : pieces) {
+        its.length *= parts;
+        its.pitch *= parts;
+        its.begin *= parts;
+      }
       bytes = alignment;
     }
     for (auto parts = static_cast<int64_t>(alignment / bytes); parts > 1; parts /= 2) {
@@ -547,7 +560,11 @@ class Moves {
           });
       if (!fits) continue;
       to_pitch /= parts;
-      for (Piece& its : pieces) its.length /= parts, its.pitch /= parts, its.begin /= parts;
+      for (Piece& its : pieces) {
+        its.length /= parts;
+        its.pitch /= parts;
+        its.begin /= parts;
+      }
       bytes *= static_cast<size_t>(parts);
       return;
     }
@@ -716,7 +733,6 @@ class Moves {
 
   const Target& target_;
   Launches result_;
-  std::vector<Along> none_;
 };
 
 Space space_of(size_t bytes, const Tensor& to) {

@@ -260,12 +260,17 @@ struct hg_cat_parameters {
       pitch[HG_MOVE_INPUTS];
 };
 
+template <class W>
+struct hg_input {
+  HG_GLOBAL const W* first;
+};
+
 template <class I, class W>
-HG_DEV void hg_cat(HG_GLOBAL W* to, HG_THREAD HG_GLOBAL const W* const* inputs,
+HG_DEV void hg_cat(HG_GLOBAL W* to, HG_THREAD const hg_input<W>* inputs,
                    HG_CONSTANT const hg_cat_parameters<I>& p, HG_THREADS) {
   I i = 0;
   while (i + 1 < p.inputs && static_cast<I>(block) >= p.first_block[i + 1]) ++i;
-  HG_GLOBAL const W* const from = inputs[i];
+  HG_GLOBAL const W* const from = inputs[i].first;
   const I length = p.length[i];
   const hg_u32 own = block - static_cast<hg_u32>(p.first_block[i]);
   const I first = hg_first_point<I>(lid, own, block_size);
@@ -587,9 +592,9 @@ HG_DEV void hg_walk(HG_GLOBAL A* to, HG_GLOBAL const W* from, HG_GLOBAL hg_atomi
             HG_CBUF(W, a15, 16), HG_CBUF(W, a16, 17), HG_CBUF(W, a17, 18), HG_CBUF(W, a18, 19), \
             HG_CBUF(W, a19, 20), HG_CBUF(W, a20, 21), HG_CBUF(W, a21, 22), HG_CBUF(W, a22, 23), \
             HG_CBUF(W, a23, 24), HG_PARAM(hg_cat_parameters<I>, p, 25)) {                       \
-    HG_GLOBAL const W* const inputs[HG_MOVE_INPUTS] = {a0,  a1,  a2,  a3,  a4,  a5,  a6,  a7,   \
-                                                       a8,  a9,  a10, a11, a12, a13, a14, a15,  \
-                                                       a16, a17, a18, a19, a20, a21, a22, a23}; \
+    const hg_input<W> inputs[HG_MOVE_INPUTS] = {                                                \
+        {a0},  {a1},  {a2},  {a3},  {a4},  {a5},  {a6},  {a7},  {a8},  {a9},  {a10}, {a11},     \
+        {a12}, {a13}, {a14}, {a15}, {a16}, {a17}, {a18}, {a19}, {a20}, {a21}, {a22}, {a23}};    \
     hg_cat(to, inputs, p, HG_MOVE_THREADS);                                                     \
   }
 #define HG_MOVE_INDEXED(name, function, A, W, I)                                           \
