@@ -191,6 +191,9 @@ HG_KERNEL(count, HG_CBUF(hg_i32, x, 0), HG_BUF(hg_atomic_u32, counts, 1), HG_PAR
   hg_atomic_max(counts + 8, static_cast<hg_u32>(x[i]));
   hg_atomic_min(counts + 9, static_cast<hg_u32>(x[i]));
   hg_atomic_or(counts + 10, 1u << x[i]);
+  const hg_u32 before = hg_atomic_exchange(counts + 11, 1u);
+  hg_device_fence();
+  hg_atomic_add(counts + 12, before);
 }
 """
 
@@ -198,9 +201,9 @@ HG_KERNEL(count, HG_CBUF(hg_i32, x, 0), HG_BUF(hg_atomic_u32, counts, 1), HG_PAR
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_atomics_count(prelude: str) -> None:
     x = np.random.default_rng(2).integers(2, 7, 1000, np.int32)
-    counts = np.array([0] * 9 + [99, 0], np.uint32)
+    counts = np.array([0] * 9 + [99, 0, 7, 0], np.uint32)
     run_each(library(COUNT, prelude), "count", [x, counts], 1000)
-    assert counts.tolist() == [*np.bincount(x, minlength=8), 6, 2, 0b1111100]
+    assert counts.tolist() == [*np.bincount(x, minlength=8), 6, 2, 0b1111100, 1, 7 + 999]
 
 
 SHUFFLES = """
@@ -712,6 +715,11 @@ MISUSES = {
         "",
         HELPER.format("const float*"),
         "without address space: const float\\* p",
+    ),
+    "a pointer with two address spaces": (
+        "",
+        HELPER.format("thread device const float* const*"),
+        "two address spaces: thread device",
     ),
     "a reference without address space": (
         "",

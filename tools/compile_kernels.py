@@ -86,7 +86,7 @@ class Text:
         text = self.path.read_text()
         if listed := re.match(r"// kernels: (.+)\n", text):
             return listed[1].split()
-        return re.findall(r"^HG_KERNEL\((\w+),", text, flags=re.M)
+        return re.findall(r"^HG_(?:KERNEL|MOVE_[A-Z_]+)\((\w+),", text, flags=re.M)
 
     def usages(self, architecture: str) -> list[Usage]:
         return list(self.compiled[architecture].kernels.values())
@@ -227,7 +227,7 @@ def calls_of_nvcc(texts: Sequence[Text]) -> list[list[Text]]:
 
 def compile_with_nvcc(texts: Sequence[Text], architecture: str) -> Compiled:
     """All texts as one. They have the same operations, so each is in a namespace of its own."""
-    source = '#include "hologram_gpu.h"\n' + "".join(
+    source = '#include "hologram_gpu.h"\n#include "moves.h"\n' + "".join(
         f'namespace text_{i} {{\n#include "{text.path.resolve()}"\n}}\n'
         for i, text in enumerate(texts)
     )

@@ -307,7 +307,8 @@ class Emitter {
 
   // The number of the thread, of those that have something to do.
   std::string thread_text() {
-    return "  const " + index_ + " t = " + index_ + "(HG_BID) * HG_BDIM + HG_LID;\n";
+    const std::string block = variant_.many ? "HG_BID - hg_u32(row->block)" : "HG_BID";
+    return "  const " + index_ + " t = " + index_ + "(" + block + ") * HG_BDIM + HG_LID;\n";
   }
   std::string return_text(const std::string& which) {
     return "  if (" + which + " >= " + parameter(Parameter::Kind::threads) + ") return;\n";
@@ -875,15 +876,22 @@ class Emitter {
     for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
       text += "  " + field_type(kernel_.parameters[i]) + " " + field(i) + ";\n";
     }
-    text += std::string("};\nHG_KERNEL(") + kPlaceholder;
-    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
-      const Buffer& its = kernel_.buffers[i];
-      const std::string type = its.is_part ? own_ : type_text(steps_.operands[its.index].dtype);
-      text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") + type +
-              ", b" + number(i) + ", " + number(i) + ")";
+    text += "};\n";
+    const auto type_of = [&](const Buffer& its) {
+      return its.is_part ? own_ : type_text(steps_.operands[its.index].dtype);
+    };
+    if (variant_.many) {
+      text += of_many(type_of, is_written);
+    } else {
+      text += std::string("HG_KERNEL(") + kPlaceholder;
+      for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+        const Buffer& its = kernel_.buffers[i];
+        text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") +
+                type_of(its) + ", b" + number(i) + ", " + number(i) + ")";
+      }
+      text += std::string(",\n          HG_PARAM(") + kPlaceholder + "_parameters, p, " +
+              number(kernel_.buffers.size()) + ")) {\n" + body_ + "}\n";
     }
-    text += std::string(",\n          HG_PARAM(") + kPlaceholder + "_parameters, p, " +
-            number(kernel_.buffers.size()) + ")) {\n" + body_ + "}\n";
     std::ranges::sort(kernel_.ops);
     std::string all;
     for (const Op op : kernel_.ops) all += op_text(op_info(op));
@@ -893,6 +901,31 @@ class Emitter {
     kernel_.name = name.data();
     kernel_.text = replaced(std::move(text), kPlaceholder, kernel_.name);
     return std::move(kernel_);
+  }
+
+  // A kernel whose arguments lie in the rows of a table, under the names that the body has for
+  // them.
+  template <class TypeOf, class IsWritten>
+  std::string of_many(TypeOf&& type_of, IsWritten&& is_written) {
+    kernel_.many = true;
+    const std::string row = std::string(kPlaceholder) + "_row";
+    std::string fields, names;
+    for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+      const Buffer& its = kernel_.buffers[i];
+      const std::string type =
+          std::string("HG_GLOBAL ") + (is_written(its) ? "" : "const ") + type_of(its) + "*";
+      fields += "  " + type + " b" + number(i) + ";\n";
+      names += "  " + type + " const b" + number(i) + " = row->b" + number(i) + ";\n";
+    }
+    const std::string parameters = std::string(kPlaceholder) + "_parameters";
+    names += "  " + parameters + " p;\n";
+    for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
+      names += "  p." + field(i) + " = row->p." + field(i) + ";\n";
+    }
+    return "struct " + row + " {\n" + fields + "  hg_u64 block;\n  " + parameters + " p;\n};\n" +
+           "HG_KERNEL(" + kPlaceholder + ",\n          HG_CBUF(" + row +
+           ", rows, 0),\n          HG_PARAM(hg_u32, count, 1)) {\n  HG_GLOBAL const " + row +
+           "* const row = hg_row_of_block(rows, count, HG_BID);\n" + names + body_ + "}\n";
   }
 
   // The wide ones first, so that there is nothing between them.

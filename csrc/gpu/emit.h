@@ -27,6 +27,7 @@ struct Variant {
   // A fold goes through partial results, `classes` always and `fold_down` of many rows: what is
   // emitted makes these, joins them, or makes fewer of them, which is both.
   bool parts = false, joins = false;
+  bool many = false;  // one launch of `elements` for many tensors, without strided operands
 
   bool operator==(const Variant&) const = default;
 };
@@ -80,6 +81,10 @@ struct Kernel {
   std::vector<Parameter> parameters;  // one after another, as they are aligned
   unsigned vector = 1;                // elements of a thread of `elements`
   bool needs_f64 = false;
+  // Of many tensors: its arguments are a table in device memory and the number of rows there, of 32
+  // bits. A row has, for a tensor, the address of each buffer and the first of its blocks, 64 bits
+  // each, and the parameters, up to a multiple of 8 bytes.
+  bool many = false;
 
   // The place of a buffer or a parameter, which is added where it is new.
   size_t place_of(const Buffer& buffer) { return place_in(buffers, buffer); }

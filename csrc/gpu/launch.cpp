@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -28,8 +29,9 @@ constexpr int64_t kMostJoined = 64;
 // Makes the launches of a run.
 class Planning {
  public:
-  Planning(const GroupCode& code, const Steps& steps, const Binding& binding)
-      : code_(code), target_(code.target_), steps_(steps), binding_(binding) {}
+  // `many`: the launches are to be parts of larger ones (`united`).
+  Planning(const GroupCode& code, const Steps& steps, const Binding& binding, bool many = false)
+      : code_(code), target_(code.target_), steps_(steps), binding_(binding), many_(many) {}
 
   Launches run() {
     place_operands();
@@ -117,6 +119,7 @@ class Planning {
   Variant variant() const {
     Variant its;
     its.wide = wide_ && !target_.cold;  // whose numbers all have 64 bits
+    its.many = many_;
     return its;
   }
   int64_t row_count() const { return binding_.planes * binding_.rows; }
@@ -136,8 +139,9 @@ class Planning {
 
   // So many threads, in blocks of the usual size.
   void spread_threads(Work& work, int64_t threads) const {
-    const int64_t warps = divided_up(threads, kWarp);
-    work.block = kWarp * static_cast<unsigned>(std::min<int64_t>(warps, target_.threads / kWarp));
+    const int64_t most = target_.threads / kWarp;
+    const int64_t warps = many_ ? most : std::min(divided_up(threads, kWarp), most);
+    work.block = kWarp * static_cast<unsigned>(warps);
     work.blocks = divided_up(threads, work.block);
   }
 
@@ -308,6 +312,7 @@ class Planning {
   const Target& target_;
   const Steps& steps_;
   const Binding& binding_;
+  const bool many_;
   std::vector<int64_t> sizes_;
   std::vector<std::vector<int64_t>> strides_;  // of each operand, in elements
   bool wide_ = false;
@@ -334,6 +339,43 @@ void check(const Group& group, const Target& target) {
   require(target.has_f64 || !has_f64, "it has no f64");
 }
 
+void append(std::vector<std::byte>& to, uint64_t number) {
+  const auto* const from = reinterpret_cast<const std::byte*>(&number);  // of little endian
+  to.insert(to.end(), from, from + sizeof number);
+}
+
+// Launches of a kernel of many tensors as one.
+Launch united(const std::vector<const Launch*>& some) {
+  Launch all{some.front()->kernel, 0, some.front()->threads, {{nullptr, 0, false, true}}, {}};
+  uint64_t blocks = 0;
+  for (const Launch* const its : some) {
+    for (const Argument& argument : its->arguments) {
+      append(all.table, reinterpret_cast<uintptr_t>(argument.address));
+    }
+    append(all.table, blocks);
+    all.table.insert(all.table.end(), its->parameters.begin(), its->parameters.end());
+    all.table.resize((all.table.size() + 7) / 8 * 8);
+    blocks += its->blocks;
+  }
+  if (blocks > INT32_MAX) throw Error("a launch of too many blocks");
+  all.blocks = static_cast<uint32_t>(blocks);
+  const auto count = static_cast<uint32_t>(some.size());
+  const auto* const from = reinterpret_cast<const std::byte*>(&count);
+  all.parameters.assign(from, from + sizeof count);
+  return all;
+}
+
+// The same run after another one: its scratch memory is behind that one's.
+void append(Launches& to, Launches&& from) {
+  for (Launch& launch : from.list) {
+    for (Argument& its : launch.arguments) {
+      if (its.address == nullptr) its.scratch += to.scratch_bytes;
+    }
+    to.list.push_back(std::move(launch));
+  }
+  to.scratch_bytes += from.scratch_bytes;
+}
+
 }  // namespace
 
 GroupCode::GroupCode(const Group& group, const Target& target)
@@ -357,6 +399,42 @@ Launches GroupCode::launches(const Binding& binding) const {
                        binding.columns > kClassesOfLongRow * of_class &&
                        of_rows < target_.enough_threads;
   return Planning(*this, is_long ? *of_long_rows_ : steps_, binding).run();
+}
+
+bool GroupCode::can_have_many() const {
+  return !target_.cold && steps_.given == steps_.operands.size() &&
+         std::ranges::all_of(
+             steps_.list, [](const Step& step) { return step.skeleton == Skeleton::elements; }) &&
+         std::ranges::none_of(steps_.operands, [](const Operand& operand) {
+           return operand.layout == Layout::strided;
+         });
+}
+
+Launches GroupCode::launches(std::span<const Binding> bindings) const {
+  Launches result;
+  if (bindings.size() == 1 || !can_have_many()) {
+    for (const Binding& binding : bindings) append(result, launches(binding));
+    return result;
+  }
+  std::vector<Launches> parts;
+  for (const Binding& binding : bindings) {
+    if (binding.count != 0) parts.push_back(Planning(*this, steps_, binding, true).run());
+  }
+  for (size_t step = 0; step < steps_.list.size() && !parts.empty(); ++step) {
+    std::vector<std::vector<const Launch*>> by_kernel;
+    for (const Launches& its : parts) {
+      const Launch* const one = &its.list[step];
+      const auto same = std::ranges::find_if(
+          by_kernel, [&](const auto& some) { return some.front()->kernel == one->kernel; });
+      if (same == by_kernel.end()) {
+        by_kernel.push_back({one});
+      } else {
+        same->push_back(one);
+      }
+    }
+    for (const auto& some : by_kernel) result.list.push_back(united(some));
+  }
+  return result;
 }
 
 const Kernel& GroupCode::kernel(const Steps& steps, size_t step, const Variant& variant) const {

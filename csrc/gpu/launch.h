@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "atlas/group.h"
@@ -27,19 +28,23 @@ struct Target {
 };
 
 // An argument: memory of the caller, a place in the scratch memory of the run, or the kernel's
-// program, which the device has to have in its memory.
+// program or the launch's table, which the device has to have in its memory.
 struct Argument {
   void* address = nullptr;
   size_t scratch = 0;       // bytes, where the address is null
   bool is_program = false;  // all of Kernel::program
+  bool is_table = false;    // all of Launch::table
 };
 
 struct Launch {
   const Kernel* kernel;
-  uint32_t blocks;                    // in one dimension
-  uint32_t threads;                   // of a block: whole warps
-  std::vector<Argument> arguments;    // one per buffer of the kernel; of a cold one kColdArguments
+  uint32_t blocks;   // in one dimension
+  uint32_t threads;  // of a block: whole warps
+  // One per buffer of the kernel; of a cold one kColdArguments, of many tensors their table. A move
+  // has as many as its text (gpu/dialect/moves.h).
+  std::vector<Argument> arguments;
   std::vector<std::byte> parameters;  // the argument after them
+  std::vector<std::byte> table = {};  // of a kernel of many tensors (Kernel::many)
 };
 
 struct Launches {
@@ -57,6 +62,10 @@ class GroupCode {
   // None where there are no elements. The kernels live as long as this does. Throws Error where the
   // numbers of the run do not fit.
   Launches launches(const Binding& binding) const;
+  // Of several runs that do not wait for each other. Where the kernels are emitted and all operands
+  // are dense, one launch of each step has all of them, at two places where some are aligned and
+  // others not.
+  Launches launches(std::span<const Binding> bindings) const;
 
  private:
   struct Ready {
@@ -68,6 +77,7 @@ class GroupCode {
   friend class Planning;
 
   size_t most_buffers() const;
+  bool can_have_many() const;
   const Kernel& kernel(const Steps& steps, size_t step, const Variant& variant) const;
 
   const Target target_;

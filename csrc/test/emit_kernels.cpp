@@ -1,5 +1,5 @@
-// Writes kernels of all kinds that csrc/gpu emits, for the compilers of GPUs
-// (tools/compile_kernels.py): a text for each.
+// Writes kernels of all kinds that csrc/gpu emits, and those that move elements, for the compilers
+// of GPUs (tools/compile_kernels.py): a text for each.
 //
 //   test FOLDER    writes FOLDER/KIND/GROUP.hgk, and texts of several kernels, which say in their
 //                  first line which: FOLDER/libraries/NAME.hgk
@@ -17,6 +17,7 @@
 #include "atlas/op_table.h"
 #include "gpu/cold.h"
 #include "gpu/emit.h"
+#include "gpu/moves.h"
 #include "gpu/steps.h"
 #include "rows.h"
 
@@ -57,6 +58,8 @@ std::vector<std::pair<std::string, Variant>> variants_of(const gpu::Steps& steps
       all = {{kind, variant}};
       variant.vectors = true;
       if (gpu::vector_of(steps, number) > 1) all.push_back({kind + "_vectors", variant});
+      variant.many = true;
+      all.push_back({kind + "_of_tensors", variant});
       return all;
     }
     case Skeleton::rows: {
@@ -107,12 +110,13 @@ class Texts {
       for (size_t i = 0; i < steps.list.size(); ++i) {
         for (auto& [kind, variant] : variants_of(steps, i)) {
           variant.wide = wide;
-          const gpu::Kernel kernel = gpu::emit(steps, i, variant);
-          if (!kernels_.insert(kernel.name).second) continue;
-          write(kind + (wide ? "_wide" : ""), name, gpu::library_text(kernel));
+          add(kind + (wide ? "_wide" : ""), name, gpu::emit(steps, i, variant));
         }
       }
     }
+  }
+  void add(const std::string& kind, const std::string& name, const gpu::Kernel& kernel) {
+    if (kernels_.insert(kernel.name).second) write(kind, name, gpu::library_text(kernel));
   }
   void add_library(const std::string& name, const std::vector<std::string>& kernels,
                    const std::string& text) {
@@ -372,6 +376,11 @@ void emit_all(Texts& texts) {
     }
   }
   texts.add_library("cold", cold, gpu::cold_library_text());
+  for (const gpu::MoveKernels& its : gpu::move_kernels()) {
+    for (const gpu::Kernel* const kernel : its.kernels) {
+      texts.add(std::string("moves_") + its.name, kernel->name, *kernel);
+    }
+  }
 }
 
 }  // namespace

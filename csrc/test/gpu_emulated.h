@@ -35,15 +35,20 @@ class Emulated {
     }
     // Cold kernels are among these all or none.
     std::vector<const gpu::Kernel*> kernels;
-    for (const auto& [name, kernel] : by_name) kernels.push_back(kernel);
+    std::vector<std::string> names;
+    for (const auto& [name, kernel] : by_name) {
+      kernels.push_back(kernel);
+      names.push_back(name);
+    }
     const bool is_cold = !kernels.empty() && kernels.front()->text.empty();
     compile(is_cold ? gpu::cold_library_text() : gpu::library_text(kernels), prelude);
-    for (const auto& [name, kernel] : by_name) {
-      hg_kernel* const found = find_(library_, name.c_str());
-      if (found == nullptr) throw std::runtime_error(error_());
-      kernels_[kernel->name] = found;
-      keep(found);
-    }
+    find(names);
+  }
+  // Of kernels that are in a text.
+  Emulated(const std::string& text, const std::vector<std::string>& names,
+           const std::string& prelude) {
+    compile(text, prelude);
+    find(names);
   }
 
   void run(const gpu::Launches& launches, int order = HG_ORDER_FORWARD) const {
@@ -54,7 +59,9 @@ class Emulated {
     for (const gpu::Launch& launch : launches.list) {
       std::vector<hg_argument> arguments;
       for (const gpu::Argument& its : launch.arguments) {
-        const void* const address = its.is_program           ? launch.kernel->program.data()
+        const void* const address = its.is_program
+                                        ? static_cast<const void*>(launch.kernel->program.data())
+                                    : its.is_table           ? launch.table.data()
                                     : its.address != nullptr ? its.address
                                                              : scratch.get() + its.scratch;
         arguments.push_back({address, 0});
@@ -106,6 +113,14 @@ class Emulated {
     library_ = open(paths[1].c_str());
     if (library_ == nullptr) throw std::runtime_error(error_());
     keep(library_);
+  }
+  void find(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      hg_kernel* const found = find_(library_, name.c_str());
+      if (found == nullptr) throw std::runtime_error(error_());
+      kernels_[name] = found;
+      keep(found);
+    }
   }
   // What the emulator never gives back is no leak: there is a pointer to it until the very end.
   static void keep(void* what) {

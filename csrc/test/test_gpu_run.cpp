@@ -222,6 +222,90 @@ TEST(gpu_run_random_groups) {
   }
 }
 
+// Equal groups of tensors of different sizes in one launch, with or without vectors.
+TEST(gpu_run_many_tensors) {
+  for (const char* prelude : kPreludes) {
+    Random random(59);
+    struct Many {
+      Group group;
+      std::deque<Scene> scenes, actual;
+      gpu::Launches launches;
+    };
+    std::deque<gpu::GroupCode> codes;
+    std::deque<Many> all;
+    size_t tables = 0;
+    for (int i = 0; i < 40; ++i) {
+      const bool strided = i % 8 == 7;
+      Many its{random_group(1 + static_cast<int>(random() % 12), random, strided), {}, {}, {}};
+      gpu::Target target = small_target(prelude);
+      if (i % 5 == 4) target.most_narrow = 100;
+      if (!is_group(its.group)) continue;
+      try {
+        codes.emplace_back(its.group, target);
+      } catch (const Error&) {
+        continue;  // of f64, by Metal
+      }
+      std::vector<Binding> bindings;
+      std::deque<std::vector<void*>> pointers;
+      for (uint64_t n = 1 + random() % 9; n > 0; --n) {
+        its.scenes.push_back(make_scene(its.group, random_sizes(random), random));
+        const Scene& scene = its.scenes.back();
+        its.actual.push_back(random() % 3 != 0 ? at_begin(scene) : scene);
+      }
+      for (Scene& scene : its.actual) bindings.push_back(scene.binding(pointers.emplace_back()));
+      its.launches = codes.back().launches(bindings);
+      for (const gpu::Launch& launch : its.launches.list) tables += !launch.table.empty();
+      all.push_back(std::move(its));
+    }
+    CHECK(tables > 15);
+    std::vector<const gpu::Launches*> launches;
+    for (const Many& its : all) launches.push_back(&its.launches);
+    const Emulated emulated(launches, prelude);
+    for (Many& its : all) {
+      emulated.run(its.launches, HG_ORDER_SEEDED);
+      for (size_t k = 0; k < its.scenes.size(); ++k) {
+        std::vector<void*> pointers;
+        Scene expected = its.scenes[k];
+        cpu::interpret(its.group, expected.binding(pointers));
+        CHECK(compare_scenes(its.actual[k], expected, its.group,
+                             std::string(prelude) + ", tensor " + std::to_string(k)));
+      }
+    }
+  }
+}
+
+// The same of groups over rows, of which each tensor has its own number and length.
+TEST(gpu_run_many_tensors_of_rows) {
+  const std::vector<Shape> shapes = {{1, 5, 7}, {1, 3, 64}, {3, 2, 5}, {2, 9, 128}, {1, 1, 1}};
+  for (const char* prelude : kPreludes) {
+    Random random(60);
+    RowBuilder b(ComputeType::f32);
+    const DType f = DType::f32;
+    const uint16_t x = b.load(b.spread(DType::bf16, kEach), f);
+    const uint16_t product = b.op(Op::mul, f, x, b.load(b.spread(f, kColumns)));
+    const uint16_t sum = b.op(Op::add, f, product, b.load(b.spread(f, kRows)));
+    b.store(b.op(Op::add, f, sum, b.position(kColumns)), b.spread(f, kEach));
+    const gpu::GroupCode code(b.group, small_target(prelude));
+    std::deque<Scene> scenes, actual;
+    std::deque<std::vector<void*>> pointers;
+    std::vector<Binding> bindings;
+    for (const Shape& shape : shapes) {
+      scenes.push_back(scene_of(b.group, shape, random));
+      actual.push_back(at_begin(scenes.back()));
+      bindings.push_back(bind(actual.back(), shape, pointers.emplace_back()));
+    }
+    const gpu::Launches launches = code.launches(bindings);
+    CHECK_EQ(launches.list.size(), 2);  // with vectors and without
+    Emulated({&launches}, prelude).run(launches, HG_ORDER_REVERSE);
+    for (size_t k = 0; k < shapes.size(); ++k) {
+      std::vector<void*> own;
+      cpu::interpret(b.group, bind(scenes[k], shapes[k], own));
+      CHECK(compare_scenes(actual[k], scenes[k], b.group,
+                           std::string(prelude) + ", tensor " + std::to_string(k)));
+    }
+  }
+}
+
 // As of more elements than 32 bits have numbers for.
 TEST(gpu_run_wide_numbers) {
   for (const char* prelude : kPreludes) {

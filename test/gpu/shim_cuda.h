@@ -105,4 +105,6 @@ HGEMU_ATOMIC(atomicAdd, old + v)
 HGEMU_ATOMIC(atomicMax, old > v ? old : v)
 HGEMU_ATOMIC(atomicMin, old < v ? old : v)
 HGEMU_ATOMIC(atomicOr, old | v)
+HGEMU_ATOMIC(atomicExch, v)
 #undef HGEMU_ATOMIC
+inline void __threadfence() {}

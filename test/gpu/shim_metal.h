@@ -185,7 +185,9 @@ inline T simd_min(T v, HGEMU_SITE_ARGUMENTS) {
 
 // ---- atomics: threads of the emulator do not interrupt each other ----
 
-enum memory_order { memory_order_relaxed };
+enum memory_order { memory_order_relaxed, memory_order_seq_cst };
+enum thread_scope { thread_scope_threadgroup, thread_scope_device };
+inline void atomic_thread_fence(mem_flags, memory_order, thread_scope) {}
 template <class T>
 struct atomic {
   static_assert(sizeof(T) == 4 && is_shuffled<T>::value, "atomics are of 32 bits");
@@ -194,12 +196,12 @@ struct atomic {
 typedef atomic<uint> atomic_uint;
 typedef atomic<int> atomic_int;
 typedef atomic<float> atomic_float;
-#define HGEMU_ATOMIC_IN(space, name, result)                                       \
-  template <class T>                                                               \
-  inline T atomic_fetch_##name##_explicit(space atomic<T>* p, T v, memory_order) { \
-    const T old = p->value;                                                        \
-    p->value = result;                                                             \
-    return old;                                                                    \
+#define HGEMU_ATOMIC_IN(space, name, result)                                 \
+  template <class T>                                                         \
+  inline T atomic_##name##_explicit(space atomic<T>* p, T v, memory_order) { \
+    const T old = p->value;                                                  \
+    p->value = result;                                                       \
+    return old;                                                              \
   }
 #if defined(HGEMU_FLAT)
 #define HGEMU_ATOMIC(name, result) HGEMU_ATOMIC_IN(, name, result)
@@ -208,10 +210,11 @@ typedef atomic<float> atomic_float;
   HGEMU_ATOMIC_IN(device, name, result) \
   HGEMU_ATOMIC_IN(threadgroup, name, result)
 #endif
-HGEMU_ATOMIC(add, old + v)
-HGEMU_ATOMIC(max, old > v ? old : v)
-HGEMU_ATOMIC(min, old < v ? old : v)
-HGEMU_ATOMIC(or, old | v)
+HGEMU_ATOMIC(fetch_add, old + v)
+HGEMU_ATOMIC(fetch_max, old > v ? old : v)
+HGEMU_ATOMIC(fetch_min, old < v ? old : v)
+HGEMU_ATOMIC(fetch_or, old | v)
+HGEMU_ATOMIC(exchange, v)
 #undef HGEMU_ATOMIC
 
 }  // namespace metal

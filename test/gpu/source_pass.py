@@ -187,7 +187,11 @@ class Pass:
                 raise self.error(found.start(), f"{found[1]} is not of the dialect")
 
     def check_pointers(self) -> None:
-        """Of functions that are no kernels: Metal wants an address space at each pointer."""
+        """Of functions that are no kernels: at each pointer Metal wants one address space."""
+        spaces = "|".join(sorted(ADDRESS_SPACES))
+        two = rf"\b({spaces})\s+(?:const\s+)?({spaces})\b"
+        if found := re.search(two, self.masked):
+            raise self.error(found.start(), f"two address spaces: {' '.join(found[0].split())}")
         for function in self.functions:
             if function.is_kernel:
                 continue

@@ -155,5 +155,11 @@ HG_DEV hg_u32 hg_atomic_min(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
 HG_DEV hg_u32 hg_atomic_or(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
   return atomicOr(p, v);
 }
+HG_DEV hg_u32 hg_atomic_exchange(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
+  return atomicExch(p, v);
+}
+HG_DEV void hg_device_fence() {
+  __threadfence();
+}
 
 #endif

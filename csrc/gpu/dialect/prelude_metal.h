@@ -123,5 +123,16 @@ HG_DEV hg_u32 hg_atomic_min(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
 HG_DEV hg_u32 hg_atomic_or(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
   return metal::atomic_fetch_or_explicit(p, v, metal::memory_order_relaxed);
 }
+HG_DEV hg_u32 hg_atomic_exchange(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
+  return metal::atomic_exchange_explicit(p, v, metal::memory_order_relaxed);
+}
+// What a thread has written is seen before what it writes after this, by threads of all blocks.
+// Before 3.2 the language has no word for it: devices see atomics of a thread in their order.
+HG_DEV void hg_device_fence() {
+#if __METAL_VERSION__ >= 320
+  metal::atomic_thread_fence(metal::mem_flags::mem_device, metal::memory_order_seq_cst,
+                             metal::thread_scope_device);
+#endif
+}
 
 #endif
