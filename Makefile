@@ -112,10 +112,16 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 # A backend outside the package: compiled against its installed headers, linked against its extension.
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
-$(SIM): $(wildcard test/sim/*) $(MODULE)
+# With kernels of csrc/gpu, whose objects take longest.
+SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
+SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
+  -fvisibility=hidden -fPIC -pthread
+build/sim/objects/%.o: %.cpp $(MODULE)
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fvisibility=hidden -fPIC -shared -pthread \
-	  -Itorch_hologram/include test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+	$(SIM_COMPILE) -Itorch_hologram/include -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+$(SIM): $(SIM_OBJECTS)
+	$(SIM_COMPILE) -shared $^ -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+-include $(SIM_OBJECTS:.o=.d)
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
