@@ -10,12 +10,15 @@
 //
 // HOLOGRAM_TEST_SIM_KERNELS: "cuda" or "metal": groups are run by kernels of csrc/gpu in that
 // language, on the emulator of test/gpu; by the cold ones, with HOLOGRAM_TEST_SIM_EMITTED=1 by
-// emitted ones. What such a device cannot run the CPU's code does.
+// emitted ones, which a plan waits for, and with HOLOGRAM_TEST_SIM_EMITTED=later by those that
+// sim_compile_kernels() has made, many at once. What such a device cannot run the CPU's code does.
 #include "atlas/backend_library.h"
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <set>
 #include <sstream>
 #include <string>
@@ -131,10 +134,13 @@ extern "C" [[gnu::visibility("default")]] uint64_t sim_waits() {
   return sim::Queue::waits.load(std::memory_order_relaxed);
 }
 
-// How many runs of groups were those of GPU kernels, and of the CPU's code in their place with its
-// reasons, a line each, for tests.
-extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_kernels() {
-  return sim::Code::runs_by_kernels.load();
+// How many runs of groups were those of emitted GPU kernels, of cold ones, and of the CPU's code in
+// their place with its reasons, a line each, for tests.
+extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_emitted() {
+  return sim::Code::runs_by_emitted.load();
+}
+extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_cold() {
+  return sim::Code::runs_by_cold.load();
 }
 extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_cpu() {
   return sim::Code::runs_by_cpu.load();
@@ -143,4 +149,15 @@ extern "C" [[gnu::visibility("default")]] const char* sim_refusals() {
   static thread_local std::string text;
   text = sim::Code::refusals();
   return text.c_str();
+}
+
+// Compiles the kernels that wait for it; the queues are idle. How many they were, below 0 where
+// they do not compile.
+extern "C" [[gnu::visibility("default")]] int sim_compile_kernels() {
+  try {
+    return sim::Code::compile();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return -1;
+  }
 }

@@ -26,14 +26,20 @@ class Code final : public hologram::PlanCode {
   // The addresses are the host's.
   void run(size_t pass, std::span<const hologram::Binding> bindings) const;
 
-  // Runs of groups where they are to be kernels: by these, or by the CPU as csrc/gpu refuses them.
-  inline static std::atomic<uint64_t> runs_by_kernels{0}, runs_by_cpu{0};
+  // Runs of groups that are to be kernels: by these, or by the CPU where csrc/gpu refuses them.
+  inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_cold{0}, runs_by_cpu{0};
   // Why it has refused some, a line each.
   static std::string refusals();
+  // Compiles what waits for that, and returns how many kernels it was.
+  static int compile();
 
  private:
+  struct Codes {  // null: not wanted, or refused
+    std::unique_ptr<const hologram::gpu::GroupCode> emitted, cold;
+  };
+
   const hologram::cpu::Code cpu_;
-  std::vector<std::unique_ptr<const hologram::gpu::GroupCode>> groups_;  // null: the CPU's
+  std::vector<Codes> groups_;
 };
 
 }  // namespace sim
