@@ -32,6 +32,18 @@ DEFAULT_DTYPES: tuple[torch.dtype, ...] = (
     torch.int64,
     torch.bool,
 )
+# In which a device's kernels compute, whatever it is; a GPU may have no float64.
+KERNEL_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 # An entry that supports none of the wanted dtypes is tested in the first of these that it supports.
 FALLBACK_DTYPES: tuple[torch.dtype, ...] = (
     torch.float32,

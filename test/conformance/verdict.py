@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ import torch
 from expected_failures import EXPECTED, UNJUDGED
 
 from . import config
+from .units import is_recorded
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,6 @@ def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Excep
     return None
 
 
-@lru_cache(maxsize=1)
-def _native_operators() -> frozenset[str]:
-    """The names of the operators that the device serves itself, without overloads."""
-    from torch_hologram import _C
-
-    table = _C.operator_table()
-    return frozenset(
-        name.removeprefix("aten::").split(".")[0].removesuffix("_")
-        for name, kind in table
-        if kind == "native"
-    )
-
-
 def _runs_in_eager_mode_too(key: Key) -> bool:
     """Whether a unit that passed is run a second time, each operation executed at once.
 
@@ -138,8 +125,7 @@ def _runs_in_eager_mode_too(key: Key) -> bool:
     """
     if config.DEVICE == "cpu" or torch.hologram.is_eager():
         return False
-    operator = key.name.rpartition(".")[2].removeprefix("_foreach_")
-    return config.FULL or operator in _native_operators()
+    return config.FULL or is_recorded(key.name)
 
 
 def _reset_operators() -> None:

@@ -27,9 +27,10 @@ namespace hologram::test {
 
 class KernelLibrary {
  public:
-  // prelude: "cuda" or "metal".
-  KernelLibrary(const std::string& text, const std::string& prelude) {
-    const std::array<std::string, 2> paths = compile(text, prelude);
+  // prelude: "cuda" or "metal". Without optimization it takes a sixth of the time, and the kernels
+  // several times as long.
+  KernelLibrary(const std::string& text, const std::string& prelude, int optimization = 2) {
+    const std::array<std::string, 2> paths = compile(text, prelude, optimization);
     // Local: a test may meet another one, where the emulator's sources change meanwhile.
     void* const runtime = dlopen(paths[0].c_str(), RTLD_NOW | RTLD_LOCAL);
     if (runtime == nullptr) throw std::runtime_error(dlerror());
@@ -77,7 +78,8 @@ class KernelLibrary {
 
  private:
   // Paths of the emulator's library and of the kernels'.
-  static std::array<std::string, 2> compile(const std::string& text, const std::string& prelude) {
+  static std::array<std::string, 2> compile(const std::string& text, const std::string& prelude,
+                                            int optimization) {
     // HOLOGRAM_KEEP_KERNELS: the folder in which texts stay, for other compilers.
     const char* const kept = std::getenv("HOLOGRAM_KEEP_KERNELS");
     static std::atomic<int> number = 0;
@@ -85,8 +87,9 @@ class KernelLibrary {
         (kept != nullptr ? std::filesystem::path(kept) : std::filesystem::temp_directory_path()) /
         ("hologram-kernels-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".hgk");
     std::ofstream(file) << text;
-    const std::string command =
-        "python3 " + folder() + "/emulator.py --runtime --prelude " + prelude + " " + file;
+    const std::string command = "python3 " + folder() + "/emulator.py --runtime --prelude " +
+                                prelude + " --optimize " + std::to_string(optimization) + " " +
+                                file;
     FILE* const pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) throw std::runtime_error("the emulator's compiler cannot be started");
     std::array<std::string, 2> paths;

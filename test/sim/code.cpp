@@ -78,7 +78,7 @@ class Kernels {
     if (wanted_.empty()) return 0;
     std::vector<const gpu::Kernel*> kernels;
     for (const auto& [name, kernel] : wanted_) kernels.push_back(&kernel);
-    const auto* const library = new test::KernelLibrary(gpu::library_text(kernels), prelude_);
+    const auto* const library = new test::KernelLibrary(gpu::library_text(kernels), prelude_, 0);
     for (const auto& [name, kernel] : wanted_) ready_[name] = {library, library->find(name)};
     const auto count = static_cast<int>(wanted_.size());
     wanted_.clear();
