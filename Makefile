@@ -93,6 +93,9 @@ test: ## Lint, C++ unit tests, generated docs, some tests on the simulated devic
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) lint test-core check-docs
 	@$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1
+	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1
+	@$(MAKE) test-sim KERNELS=cuda ARGS="$(FORWARD_UNITS)" MARK=recorded
+	@$(MAKE) test-sim KERNELS=metal ARGS="$(FORWARD_UNITS)" MARK=recorded
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
@@ -100,11 +103,15 @@ test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulate
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
-	@$(MAKE) -C csrc/test -j $(JOBS) gpu
+	@HOLOGRAM_TEST_FULL=1 $(MAKE) -C csrc/test -j $(JOBS) gpu
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 	@$(MAKE) test-sim
 	@$(MAKE) test-sim BACKENDS=sim,cpu
+	@for kernels in cuda metal; do \
+	  $(MAKE) test-sim KERNELS=$$kernels ARGS="$(SOME_ON_SIM)"; \
+	  HOLOGRAM_TEST_FULL=1 $(MAKE) test-sim KERNELS=$$kernels EMITTED=later ARGS=test/conformance MARK=recorded; \
+	done
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
@@ -127,13 +134,20 @@ $(SIM): $(SIM_OBJECTS)
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
   programs quick reductions scans)
 
-# Poison would be measured by the tests that measure.
-test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both)
+# Through GPU kernels, which an emulator runs, slowly; random programs are tests of test_sim_kernels.py.
+SOME_ON_KERNELS := $(patsubst %,test/test_%.py,layouts pointwise_native quick scans)
+FORWARD_UNITS := test/conformance -k 'test_forward_ and not forward_ad'
+
+# Poison would be measured by the tests that measure. KERNELS=cuda or metal: groups are GPU kernels on the
+# emulator, the cold ones or, EMITTED=1, emitted ones; EMITTED=later: first the ones, then the others, where tests
+# know of that. MARK: tests with this mark.
+test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both; KERNELS=cuda)
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) $(SIM)
 	HOLOGRAM_BACKENDS=$(or $(BACKENDS),sim) HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim HOLOGRAM_TEST_SHARD=$(SHARD) \
+	  HOLOGRAM_TEST_SIM_KERNELS=$(KERNELS) HOLOGRAM_TEST_SIM_EMITTED=$(EMITTED) \
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
-	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
+	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
 
 test-gpu-kernels: $(EVERYTHING) ## GPU kernels on an emulator, which needs clang++-19, and by NVIDIA's compilers
 	@$(MAKE) -C csrc/test -j $(JOBS) gpu

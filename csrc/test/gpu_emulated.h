@@ -2,6 +2,7 @@
 // at once, and run on the memory of a test.
 #pragma once
 
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,7 +28,11 @@ class Emulated {
     std::vector<const gpu::Kernel*> kernels;
     for (const auto& [name, kernel] : by_name) kernels.push_back(kernel);
     const bool is_cold = !kernels.empty() && kernels.front()->text.empty();
-    library_.emplace(is_cold ? gpu::cold_library_text() : gpu::library_text(kernels), prelude);
+    const std::string text = is_cold ? gpu::cold_library_text() : gpu::library_text(kernels);
+    // Emitted kernels take longer to compile than to run.
+    const char* const full = std::getenv("HOLOGRAM_TEST_FULL");
+    const bool is_full = full != nullptr && std::string(full) == "1";
+    library_.emplace(text, prelude, is_cold || is_full ? 2 : 0);
     for (const auto& [name, kernel] : by_name) kernels_[name] = library_->find(name);
   }
 

@@ -5,6 +5,8 @@ HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". Wit
                            expected_failures.py.
 HOLOGRAM_TEST_FULL=1       every dtype an entry supports instead of DEFAULT_DTYPES, every sample.
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
+HOLOGRAM_TEST_SIM_EMITTED  "later": the simulated device computes on cold GPU kernels, until the
+                           emitted ones are compiled; a unit is run with both.
 HOLOGRAM_TEST_TIMEOUT      seconds after which a single test is killed (default 300).
 """
 
@@ -17,6 +19,7 @@ import torch
 DEVICE = os.environ.get("HOLOGRAM_TEST_DEVICE", "hologram")
 FULL = os.environ.get("HOLOGRAM_TEST_FULL", "0") == "1"
 JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
+KERNELS_COME_LATER = os.environ.get("HOLOGRAM_TEST_SIM_EMITTED") == "later"
 TIMEOUT_SECONDS = float(os.environ.get("HOLOGRAM_TEST_TIMEOUT", "300"))
 
 if DEVICE != "cpu":

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from expected_failures import EXPECTED, UNJUDGED
+from sim_device import compile_kernels
 
 from . import config
 from .units import is_recorded
@@ -100,6 +101,14 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         except Exception as error:
             record("failed", error=f"in eager mode: {_one_line(error)}")
             raise AssertionError(f"{key} fails in eager mode only: {error}") from error
+    if config.KERNELS_COME_LATER and compile_kernels() > 0:
+        try:
+            run(torch.device(config.DEVICE))
+            with torch.hologram.eager():
+                run(torch.device(config.DEVICE))
+        except Exception as error:
+            record("failed", error=f"on emitted kernels: {_one_line(error)}")
+            raise AssertionError(f"{key} fails on emitted kernels only: {error}") from error
     record(
         "passed",
         samples=comparison.samples,
