@@ -119,15 +119,15 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 # A backend outside the package: compiled against its installed headers, linked against its extension.
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
-# With kernels of csrc/gpu, whose objects take longest.
+# With what makes GPU kernels, which takes longest to compile.
 SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
 SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
   -fvisibility=hidden -fPIC -pthread
-build/sim/objects/%.o: %.cpp $(MODULE)
+build/sim/objects/%.o: %.cpp | $(MODULE)
 	@mkdir -p $(@D)
 	$(SIM_COMPILE) -Itorch_hologram/include -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
-$(SIM): $(SIM_OBJECTS)
-	$(SIM_COMPILE) -shared $^ -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+$(SIM): $(SIM_OBJECTS) $(MODULE)
+	$(SIM_COMPILE) -shared $(SIM_OBJECTS) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 -include $(SIM_OBJECTS:.o=.d)
 
 # What `make test` runs of them.

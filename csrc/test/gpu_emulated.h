@@ -14,6 +14,11 @@
 
 namespace hologram::test {
 
+inline bool is_full_run() {
+  const char* const full = std::getenv("HOLOGRAM_TEST_FULL");
+  return full != nullptr && std::string(full) == "1";
+}
+
 class Emulated {
  public:
   // Of all kernels of some launches. prelude: "cuda" or "metal".
@@ -30,9 +35,7 @@ class Emulated {
     const bool is_cold = !kernels.empty() && kernels.front()->text.empty();
     const std::string text = is_cold ? gpu::cold_library_text() : gpu::library_text(kernels);
     // Emitted kernels take longer to compile than to run.
-    const char* const full = std::getenv("HOLOGRAM_TEST_FULL");
-    const bool is_full = full != nullptr && std::string(full) == "1";
-    library_.emplace(text, prelude, is_cold || is_full ? 2 : 0);
+    library_.emplace(text, prelude, is_cold || is_full_run() ? 2 : 0);
     for (const auto& [name, kernel] : by_name) kernels_[name] = library_->find(name);
   }
 
