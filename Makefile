@@ -102,6 +102,7 @@ test: ## Lint, C++ tests, GPU kernels on an emulator, docs, some tests on the si
 	@$(call part,lint with C++ tests and docs,$(MAKE) lint test-core check-docs)
 	@$(call part,GPU kernels,$(MAKE) test-gpu-kernels)
 	@$(call part,the simulated device,$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1)
+	@$(call part,GPU kernels as its groups,$(MAKE) test-sim-kernels)
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
@@ -110,12 +111,16 @@ test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulate
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
 	@$(MAKE) lint test-sanitizers check-docs
-	@$(MAKE) -C csrc/test -j $(JOBS) gpu
+	@HOLOGRAM_TEST_FULL=1 $(MAKE) -C csrc/test -j $(JOBS) gpu
 	@$(MAKE) test-gpu-kernels ASAN=1
 endif
 	HOLOGRAM_TEST_FULL=1 $(PYTEST)
 	@$(MAKE) test-sim
 	@$(MAKE) test-sim BACKENDS=sim,cpu
+	@for kernels in cuda metal; do \
+	  $(MAKE) test-sim KERNELS=$$kernels ARGS="$(SOME_ON_SIM)"; \
+	  HOLOGRAM_TEST_FULL=1 $(MAKE) test-sim KERNELS=$$kernels EMITTED=later ARGS=test/conformance MARK=recorded; \
+	done
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
@@ -123,22 +128,40 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 # A backend outside the package: compiled against its installed headers, linked against its extension.
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
-$(SIM): $(wildcard test/sim/*) $(MODULE)
+# With what makes GPU kernels, which takes longest to compile.
+SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
+SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
+  -fvisibility=hidden -fPIC -pthread
+build/sim/objects/%.o: %.cpp | $(MODULE)
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fvisibility=hidden -fPIC -shared -pthread \
-	  -Itorch_hologram/include test/sim/*.cpp -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+	$(SIM_COMPILE) -Itorch_hologram/include -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+$(SIM): $(SIM_OBJECTS) $(MODULE)
+	$(SIM_COMPILE) -shared $(SIM_OBJECTS) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
+-include $(SIM_OBJECTS:.o=.d)
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
   programs quick reductions scans)
 
-# Poison would be measured by the tests that measure.
-test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both)
+# Through GPU kernels, which an emulator runs, slowly; random programs are tests of test_sim_kernels.py.
+SOME_ON_KERNELS := $(patsubst %,test/test_%.py,layouts pointwise_native quick scans)
+FORWARD_UNITS := test/conformance -k 'test_forward_ and not forward_ad'
+
+# Poison would be measured by the tests that measure. KERNELS=cuda or metal: groups are GPU kernels on the
+# emulator, the cold ones or, EMITTED=1, emitted ones; EMITTED=later: first the ones, then the others, where tests
+# know of that. MARK: tests with this mark.
+test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKENDS=sim,cpu: on both; KERNELS=cuda)
 	@$(MAKE) build $(EVERYTHING)
 	@$(MAKE) $(SIM)
 	HOLOGRAM_BACKENDS=$(or $(BACKENDS),sim) HOLOGRAM_BACKEND_PATH=$(CURDIR)/build/sim HOLOGRAM_TEST_SHARD=$(SHARD) \
+	  HOLOGRAM_TEST_SIM_KERNELS=$(KERNELS) HOLOGRAM_TEST_SIM_EMITTED=$(EMITTED) \
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
-	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "not full"
+	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
+
+test-sim-kernels: ## What `make test` runs on the simulated device through GPU kernels
+	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1
+	@$(MAKE) test-sim KERNELS=cuda ARGS="$(FORWARD_UNITS)" MARK=recorded
+	@$(MAKE) test-sim KERNELS=metal ARGS="$(FORWARD_UNITS)" MARK=recorded
 
 # The sanitizer's own test runs with it in processes of its own, also where this one has it not.
 test-gpu-kernels: $(BUILT) $(EVERYTHING) ## GPU kernels on an emulator, of clang++-19 (ASAN=1: under AddressSanitizer)
@@ -246,6 +269,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-sim test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-sim test-sim-kernels test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +36,16 @@ def shard_of(test_id: str, count: int) -> int:
 
 SHARD = pytest.StashKey[tuple[int, int]]()
 ON_HOST_MEMORY = pytest.StashKey[int]()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def groups_are_kernels() -> Iterator[None]:
+    """Where the simulated device's groups are GPU kernels, what it has run is no other code."""
+    yield
+    if os.environ.get("HOLOGRAM_TEST_SIM_KERNELS"):
+        from sim_device import unexpected_refusals
+
+        assert unexpected_refusals() == []
 
 
 def pytest_configure(config: pytest.Config) -> None:

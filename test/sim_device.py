@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import os
+import re
 import subprocess
 import textwrap
 
+import torch
 from common import ROOT, run_python
 
 FOLDER = ROOT / "build" / "sim"
@@ -51,6 +55,40 @@ def run_on_sim(program: str, backends: str = "sim", **env: object) -> str:
     variables = {"HOLOGRAM_BACKENDS": backends, "HOLOGRAM_BACKEND_PATH": build_sim()}
     variables |= {name: str(value) for name, value in env.items()}
     return run_python(PRELUDE + textwrap.dedent(program), env=variables).stdout
+
+
+def _library() -> ctypes.CDLL:
+    """That of this process's simulated device."""
+    return ctypes.CDLL(f"{os.environ['HOLOGRAM_BACKEND_PATH']}/libhologram_sim.so")
+
+
+def compile_kernels() -> int:
+    """Compiles the GPU kernels that this process's simulated device would have liked to have.
+
+    Returns:
+        how many there were.
+    """
+    torch.hologram.synchronize()
+    count: int = _library().sim_compile_kernels()
+    if count < 0:
+        raise RuntimeError("emitted kernels do not compile; standard error says why")
+    return count
+
+
+def unexpected_refusals() -> list[str]:
+    """Why the CPU's code has run groups that were to be GPU kernels, but for known limits.
+
+    These are float64, which Metal has not, and the places that cold kernels have for values,
+    numbers and operands.
+    """
+    torch.hologram.synchronize()
+    library = _library()
+    library.sim_refusals.restype = ctypes.c_char_p
+    known = [r".* without compiling it: it has too many (values|numbers|buffers|scans|picks)"]
+    if os.environ["HOLOGRAM_TEST_SIM_KERNELS"] == "metal":
+        known.append(r".* on the device: it has no f64")
+    refusals = library.sim_refusals().decode().splitlines()
+    return [why for why in refusals if not re.fullmatch("|".join(known), why)]
 
 
 # Each task of a queue takes up to so many microseconds: long enough to see what does not wait.

@@ -5,6 +5,8 @@ HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". Wit
                            expected_failures.py.
 HOLOGRAM_TEST_FULL=1       every dtype an entry supports instead of DEFAULT_DTYPES, every sample.
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
+HOLOGRAM_TEST_SIM_EMITTED  "later": the simulated device computes on cold GPU kernels, until the
+                           emitted ones are compiled; a unit is run with both.
 HOLOGRAM_TEST_TIMEOUT      seconds after which a single test is killed (default 300).
 """
 
@@ -17,6 +19,7 @@ import torch
 DEVICE = os.environ.get("HOLOGRAM_TEST_DEVICE", "hologram")
 FULL = os.environ.get("HOLOGRAM_TEST_FULL", "0") == "1"
 JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
+KERNELS_COME_LATER = os.environ.get("HOLOGRAM_TEST_SIM_EMITTED") == "later"
 TIMEOUT_SECONDS = float(os.environ.get("HOLOGRAM_TEST_TIMEOUT", "300"))
 
 if DEVICE != "cpu":
@@ -30,6 +33,18 @@ DEFAULT_DTYPES: tuple[torch.dtype, ...] = (
     torch.bfloat16,
     torch.complex64,
     torch.int64,
+    torch.bool,
+)
+# In which a device's kernels compute, whatever it is; a GPU may have no float64.
+KERNEL_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
     torch.bool,
 )
 # An entry that supports none of the wanted dtypes is tested in the first of these that it supports.

@@ -11,6 +11,7 @@ from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import numpy
+import pytest
 import torch
 from common import DTYPES
 from torch.testing._internal.common_device_type import (
@@ -49,6 +50,30 @@ OPS_BY_NAME: dict[str, OpInfo] = {op.full_name: op for op in [*op_db, *FOREACH_D
 def dtype_name(dtype: torch.dtype) -> str:
     """For example "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=1)
+def _native_operators() -> frozenset[str]:
+    """The names of the operators that the device serves itself, without overloads."""
+    from torch_hologram import _C
+
+    table = _C.operator_table()
+    return frozenset(
+        name.removeprefix("aten::").split(".")[0].removesuffix("_")
+        for name, kind in table
+        if kind == "native"
+    )
+
+
+def is_recorded(name: str) -> bool:
+    """Whether the operator of the entry `name` is one that the device serves itself."""
+    return name.rpartition(".")[2].removeprefix("_foreach_") in _native_operators()
+
+
+def marks(name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
+    """The mark of units that a device computes itself, in the dtypes that all devices have."""
+    has = config.DEVICE != "cpu" and dtype in config.KERNEL_DTYPES and is_recorded(name)
+    return [pytest.mark.recorded] if has else []
 
 
 def wanted_dtypes(name: str, supported: set[torch.dtype]) -> list[torch.dtype]:
@@ -195,7 +220,10 @@ class units(ops):
             def unit_test(*args: Any, **kwargs: Any) -> None:
                 test(*args, **kwargs)
 
-            yield unit_test, op.formatted_name, {"op": op, "dtype": dtype}, lambda _: []
+            def decorators(_: Any, op: OpInfo = op, dtype: torch.dtype = dtype) -> list[Any]:
+                return list(marks(op.full_name, dtype))
+
+            yield unit_test, op.formatted_name, {"op": op, "dtype": dtype}, decorators
 
 
 def instantiate(test_class: type, scope: dict[str, Any]) -> None:

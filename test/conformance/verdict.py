@@ -17,14 +17,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 from expected_failures import EXPECTED, UNJUDGED
+from sim_device import compile_kernels
 
 from . import config
+from .units import is_recorded
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,14 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         except Exception as error:
             record("failed", error=f"in eager mode: {_one_line(error)}")
             raise AssertionError(f"{key} fails in eager mode only: {error}") from error
+    if config.KERNELS_COME_LATER and compile_kernels() > 0:
+        try:
+            run(torch.device(config.DEVICE))
+            with torch.hologram.eager():
+                run(torch.device(config.DEVICE))
+        except Exception as error:
+            record("failed", error=f"on emitted kernels: {_one_line(error)}")
+            raise AssertionError(f"{key} fails on emitted kernels only: {error}") from error
     record(
         "passed",
         samples=comparison.samples,
@@ -117,19 +126,6 @@ def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Excep
     return None
 
 
-@lru_cache(maxsize=1)
-def _native_operators() -> frozenset[str]:
-    """The names of the operators that the device serves itself, without overloads."""
-    from torch_hologram import _C
-
-    table = _C.operator_table()
-    return frozenset(
-        name.removeprefix("aten::").split(".")[0].removesuffix("_")
-        for name, kind in table
-        if kind == "native"
-    )
-
-
 def _runs_in_eager_mode_too(key: Key) -> bool:
     """Whether a unit that passed is run a second time, each operation executed at once.
 
@@ -138,8 +134,7 @@ def _runs_in_eager_mode_too(key: Key) -> bool:
     """
     if config.DEVICE == "cpu" or torch.hologram.is_eager():
         return False
-    operator = key.name.rpartition(".")[2].removeprefix("_foreach_")
-    return config.FULL or operator in _native_operators()
+    return config.FULL or is_recorded(key.name)
 
 
 def _reset_operators() -> None:

@@ -7,17 +7,25 @@
 // numbers of what fails, from 1: HOLOGRAM_TEST_SIM_NO_SEGMENT; and of each queue
 // HOLOGRAM_TEST_SIM_NO_LAUNCH, HOLOGRAM_TEST_SIM_FAILED_RUN, HOLOGRAM_TEST_SIM_FAILED_TRANSFER and
 // HOLOGRAM_TEST_SIM_LOST_RECORD, an event that is never recorded.
+//
+// HOLOGRAM_TEST_SIM_KERNELS: "cuda" or "metal": groups are run by kernels of csrc/gpu in that
+// language, on the emulator of test/gpu; by the cold ones, with HOLOGRAM_TEST_SIM_EMITTED=1 by
+// emitted ones, which a plan waits for, and with HOLOGRAM_TEST_SIM_EMITTED=later by those that
+// sim_compile_kernels() has made, many at once. What such a device cannot run the CPU's code does.
 #include "atlas/backend_library.h"
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
 
-#include "cpu/code.h"
+#include "code.h"
+#include "cpu/system.h"
 #include "memory.h"
 #include "queue.h"
 
@@ -79,7 +87,7 @@ class Backend final : public hologram::Backend {
   size_t available_memory() const noexcept override { return kMemory; }
 
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
-    return std::make_unique<cpu::Code>(plan);
+    return std::make_unique<Code>(plan);
   }
   std::unique_ptr<hologram::Queue> make_queue(int priority) override {
     if (priority < 0) ++urgent_queues;
@@ -124,4 +132,32 @@ extern "C" [[gnu::visibility("default")]] int sim_urgent_queues() {
 // How often anybody has waited for a queue, for tests.
 extern "C" [[gnu::visibility("default")]] uint64_t sim_waits() {
   return sim::Queue::waits.load(std::memory_order_relaxed);
+}
+
+// How many runs of groups were those of emitted GPU kernels, of cold ones, and of the CPU's code in
+// their place with its reasons, a line each, for tests.
+extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_emitted() {
+  return sim::Code::runs_by_emitted.load();
+}
+extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_cold() {
+  return sim::Code::runs_by_cold.load();
+}
+extern "C" [[gnu::visibility("default")]] uint64_t sim_runs_by_cpu() {
+  return sim::Code::runs_by_cpu.load();
+}
+extern "C" [[gnu::visibility("default")]] const char* sim_refusals() {
+  static thread_local std::string text;
+  text = sim::Code::refusals();
+  return text.c_str();
+}
+
+// Compiles the kernels that wait for it; the queues are idle. How many they were, below 0 where
+// they do not compile.
+extern "C" [[gnu::visibility("default")]] int sim_compile_kernels() {
+  try {
+    return sim::Code::compile();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return -1;
+  }
 }

@@ -9,7 +9,7 @@
 #include "atlas/error.h"
 #include "atlas/float_mode.h"
 #include "atlas/own_bindings.h"
-#include "cpu/code.h"
+#include "code.h"
 #include "memory.h"
 
 namespace sim {
@@ -76,7 +76,6 @@ static void append_ranges(const Group& group, std::span<const Binding> bindings,
 }
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
-  const auto& code = static_cast<const cpu::Code&>(*compiled->code);
   std::vector<OwnBindings> passes;  // from `first` on, not enqueued yet
   std::vector<Range> ranges;
   size_t first = 0;
@@ -86,12 +85,13 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     push(
         [this, compiled, kept, first, mode = frame.program().float_mode] {
           const FloatModeGuard guard(mode);
+          static_cast<const Code&>(*compiled->code).prepare(first, *kept);
           for (size_t i = 0; i < kept->size(); ++i)
             run(*compiled, first + i, (*kept)[i].bindings());
         },
         [compiled, first] { return describe_pass(*compiled, first); }, std::exchange(ranges, {}));
   };
-  for (size_t i = 0; i < code.groups.size(); ++i) {
+  for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     if (pass.is_call()) {
       if (!passes.empty()) enqueue();
@@ -134,7 +134,7 @@ void Queue::call(Frame::Pass& pass, Order::Text what) {
 void Queue::run(const Compiled& compiled, size_t pass, std::span<const Binding> bindings) {
   try {
     if (options_.failing_runs.contains(++passes_)) throw Error("injected fault");
-    cpu::run(*static_cast<const cpu::Code&>(*compiled.code).groups[pass], bindings);
+    static_cast<const Code&>(*compiled.code).run(pass, bindings);
   } catch (const std::exception& error) {
     throw Error(describe_pass(compiled, pass) + " failed: " + error.what());
   }
