@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,30 @@ def test_targets_install_what_they_need(tmp_path: Path) -> None:
     assert "models" in installed_by("bench-models", tmp_path)
     files = {path.stem for path in (ROOT / "requirements").iterdir()}
     assert files == {*everything, "run", "full", "models"}
+
+
+def test_only_the_tests_need_the_compiler_of_gpu_kernels(tmp_path: Path) -> None:
+    for tool in ("bash", "make", "g++", "as", "find", "xargs", "echo"):
+        found = shutil.which(tool)
+        assert found is not None, tool
+        (tmp_path / tool).symlink_to(found)
+    environment = {**os.environ, "PATH": str(tmp_path)}
+
+    def missing(*kind: str) -> list[str]:
+        command = ["bash", ROOT / "tools" / "system_packages.sh", sys.executable, *kind]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    common = missing()
+    assert missing("test") == [*common, "clang-19"]
+    assert missing("full") == [*common, "clang-19", "libclang-rt-19-dev"]
+    # In one line, before anything is built.
+    command = ["make", "test", f"PYTHON={sys.executable}", "VENV=/nowhere"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode != 0 and done.stdout == ""
+    wanted = " ".join([*common, "clang-19"])
+    said = f"make: missing on this machine: {wanted} (Debian: apt-get install {wanted})"
+    assert said in done.stderr.splitlines()
 
 
 def test_every_requirement_is_pinned() -> None:

@@ -36,8 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DIALECT = ROOT / "csrc" / "gpu" / "dialect"
 PACKAGE = "nvidia-cuda-nvrtc"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
-# As the dialect is to be compiled (hologram_gpu.h). A text may have names that it does not use.
-LANGUAGE = ("--fmad=false", "-std=c++17", "--diag-suppress=177")
+# As the dialect is to be compiled (hologram_gpu.h).
+LANGUAGE = ("--fmad=false", "-std=c++17")
 MOST_REGISTERS = 255  # that a thread can have
 OF_ONE_CALL = 48  # texts that nvcc compiles at once
 LIBRARIES = "libraries"  # the kind of texts that it compiles one by one

@@ -365,8 +365,10 @@ class Emitter {
       }
     } else if (needs('r') || needs('c') || needs('m') || needs('l')) {
       const std::string columns = parameter(Parameter::Kind::columns);
-      text += "  const " + index_ + " " + c + " = " + e + " % " + columns + ";\n";
-      text += "  const " + index_ + " r = " + e + " / " + columns + ";\n" + row_places();
+      if (needs('c')) text += "  const " + index_ + " " + c + " = " + e + " % " + columns + ";\n";
+      if (needs('r') || needs('m') || needs('l')) {
+        text += "  const " + index_ + " r = " + e + " / " + columns + ";\n" + row_places();
+      }
     }
     if (is_strided_) text += strided_places();
     body_ = text + body_;
@@ -451,7 +453,7 @@ class Emitter {
     }
     each_element();
     const size_t begin = body_.size();
-    const std::string before = needed_;
+    const std::string before = std::exchange(needed_, std::string());
     emit_values(needed, true);
     for (const uint16_t store : stores()) {
       const Node& node = nodes_[store];
@@ -461,6 +463,7 @@ class Emitter {
     std::string places;
     if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
     if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
+    for (const char which : before) place(which);
     body_.insert(begin, places);
     close();
     open("if (left == " + vector + ")");
