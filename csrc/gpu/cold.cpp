@@ -116,10 +116,19 @@ class ColdStep {
     const Node& its = nodes_[node];
     if (is_fold_or_scan(its)) return;
     if (its.kind == NodeKind::pick) {  // what is picked is computed beside
-      if (is_of_elements(node)) need(its.b, needed);
-      return;
+      if (!is_of_elements(node)) return;
+      need(its.b, needed);
+      return need_of_row(its.a, needed);
     }
     for (int k = 0; k < arity_of(its); ++k) need(argument_of(its, k), needed);
+  }
+  // Of what is picked, what is the same in all columns: that is not computed beside.
+  void need_of_row(uint16_t picked, std::vector<bool>& needed) const {
+    std::vector<bool> all(nodes_.size());
+    need(picked, all);
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      if (all[i] && !has_columns(spreads_[i])) need(i, needed);
+    }
   }
 
   // ---- arguments ----

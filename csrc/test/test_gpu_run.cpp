@@ -511,7 +511,34 @@ TEST(gpu_run_positions_and_picks) {
         c.store(c.add({NodeKind::pick, Op::add, c.own(), y, at}), c.spread(c.own(), kRows));
         runs.add(c.group, shape, random);
 
+        // What is picked is the same for all columns, or is made of such a value, and elements are
+        // made of what was picked: a loss of one class for each row, backwards.
         const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
+        for (const NodeKind last : {NodeKind::fold, NodeKind::scan, NodeKind::store}) {
+          for (const bool is_whole : {true, false}) {
+            RowBuilder e(type);
+            const uint16_t here = e.position(kColumns);
+            const uint16_t wanted = e.load(e.spread(DType::i32, kRows), e.own());
+            const uint16_t same =
+                e.op(Op::neg, e.own(), e.load(e.operand(e.own(), Layout::scalar)));
+            const uint16_t other = e.load(e.spread(e.own(), kEach));
+            const uint16_t from = is_whole ? same : e.op(Op::mul, e.own(), same, other);
+            const uint16_t hit = e.op(Op::eq, DType::b8, here, wanted);
+            const uint16_t chosen = e.op(Op::where, e.own(), hit, same, other);
+            const uint16_t picked = e.add({NodeKind::pick, Op::add, e.own(), from, wanted});
+            const uint16_t rest =
+                e.op(Op::sub, e.own(), chosen, e.op(Op::mul, e.own(), picked, other));
+            if (last == NodeKind::fold) {
+              e.store(rest, e.spread(e.own(), kEach));
+              e.store(e.fold(Op::add, rest, down), e.spread(e.own(), down));
+            } else if (last == NodeKind::scan) {
+              e.store(e.scan(Op::add, e.own(), rest, kColumns), e.spread(e.own(), kEach));
+            } else {
+              e.store(rest, e.spread(e.own(), kEach));
+            }
+            runs.add(e.group, shape, random);
+          }
+        }
         for (const Spread which : {kColumns, kRows}) {
           RowBuilder d(type);
           const uint16_t here = d.position(which), z = d.load(d.operand(d.own()));
