@@ -132,9 +132,10 @@ MODULE := $(wildcard torch_hologram/_C.*.so)
 SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
 SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
   -fvisibility=hidden -fPIC -pthread
+# All of csrc that they see beside the installed headers is csrc/gpu.
 build/sim/objects/%.o: %.cpp | $(MODULE)
-	@mkdir -p $(@D)
-	$(SIM_COMPILE) -Itorch_hologram/include -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+	@mkdir -p $(@D) build/sim/include && ln -sfn $(CURDIR)/csrc/gpu build/sim/include/gpu
+	$(SIM_COMPILE) -Itorch_hologram/include -Ibuild/sim/include -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
 $(SIM): $(SIM_OBJECTS) $(MODULE)
 	$(SIM_COMPILE) -shared $(SIM_OBJECTS) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 -include $(SIM_OBJECTS:.o=.d)

@@ -58,7 +58,8 @@ def run_on_sim(program: str, backends: str = "sim", **env: object) -> str:
 
 
 def _library() -> ctypes.CDLL:
-    """That of this process's simulated device."""
+    """That of this process's simulated device, whose work is done."""
+    torch.hologram.synchronize()
     return ctypes.CDLL(f"{os.environ['HOLOGRAM_BACKEND_PATH']}/libhologram_sim.so")
 
 
@@ -68,27 +69,40 @@ def compile_kernels() -> int:
     Returns:
         how many there were.
     """
-    torch.hologram.synchronize()
     count: int = _library().sim_compile_kernels()
     if count < 0:
         raise RuntimeError("emitted kernels do not compile; standard error says why")
     return count
 
 
+def runs_of_groups() -> tuple[int, int, int]:
+    """How many of this process were those of emitted GPU kernels, of cold ones, and of the CPU."""
+    library = _library()
+    counters = [getattr(library, f"sim_runs_by_{code}") for code in ("emitted", "cold", "cpu")]
+    for counter in counters:
+        counter.restype = ctypes.c_uint64
+    emitted, cold, cpu = (counter() for counter in counters)
+    return emitted, cold, cpu
+
+
+def refusals() -> list[str]:
+    """Why the CPU's code has run groups that were to be GPU kernels."""
+    library = _library()
+    library.sim_refusals.restype = ctypes.c_char_p
+    lines: list[str] = library.sim_refusals().decode().splitlines()
+    return lines
+
+
 def unexpected_refusals() -> list[str]:
-    """Why the CPU's code has run groups that were to be GPU kernels, but for known limits.
+    """refusals() but for known limits.
 
     These are float64, which Metal has not, and the places that cold kernels have for values,
     numbers and operands.
     """
-    torch.hologram.synchronize()
-    library = _library()
-    library.sim_refusals.restype = ctypes.c_char_p
     known = [r".* without compiling it: it has too many (values|numbers|buffers|scans|picks)"]
     if os.environ["HOLOGRAM_TEST_SIM_KERNELS"] == "metal":
         known.append(r".* on the device: it has no f64")
-    refusals = library.sim_refusals().decode().splitlines()
-    return [why for why in refusals if not re.fullmatch("|".join(known), why)]
+    return [why for why in refusals() if not re.fullmatch("|".join(known), why)]
 
 
 # Each task of a queue takes up to so many microseconds: long enough to see what does not wait.

@@ -25,57 +25,41 @@ COUNT = int(os.environ.get("HOLOGRAM_TEST_KERNEL_PROGRAMS", "20000" if FULL else
 EACH = 100  # programs of a test
 PRELUDES = ("cuda", "metal")
 
-# What says which code has run how often.
-COUNTERS = """
-import ctypes, os
+IMPORTS = f"""
+import sys
 import torch
-sim = ctypes.CDLL(os.environ["HOLOGRAM_BACKEND_PATH"] + "/libhologram_sim.so")
-for name in ("emitted", "cold", "cpu"):
-    getattr(sim, "sim_runs_by_" + name).restype = ctypes.c_uint64
-sim.sim_refusals.restype = ctypes.c_char_p
-
-def counts():
-    torch.hologram.synchronize()
-    return sim.sim_runs_by_emitted(), sim.sim_runs_by_cold(), sim.sim_runs_by_cpu()
-
-def refusals():
-    return set(sim.sim_refusals().decode().splitlines())
-
-NO_F64 = "cannot compute the group on the device: it has no f64"
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import programs
+from sim_device import compile_kernels, refusals, runs_of_groups, unexpected_refusals
 """
 
 # Every program twice: on cold kernels, while those that it should have had are noted, and, once
 # these are one library, on them.
 PROGRAMS = """
-import sys
-sys.path.insert(0, {folder!r})
-import programs
-from sim_device import unexpected_refusals
-
 for first in range({first}, {last}, 50):
     seeds = range(first, min(first + 50, {last}))
     programs.check_seeds(seeds)
-    before = counts()
-    kernels = sim.sim_compile_kernels()
-    assert kernels > 0, kernels
+    before = runs_of_groups()
+    assert compile_kernels() > 0
     programs.check_seeds(seeds)
-    emitted, cold, cpu = (b - a for a, b in zip(before, counts()))
+    emitted, cold, cpu = (b - a for a, b in zip(before, runs_of_groups()))
     # What is aligned in another way than before has another kernel.
     assert emitted > 5 * cold, (emitted, cold)
     assert cpu == 0 or refusals(), cpu
 assert unexpected_refusals() == []
 """
 
+NO_F64 = "cannot compute the group on the device: it has no f64"
 DOUBLES = """
 x = torch.arange(2000.0, device="hologram")
 assert (x * 2 + 1).sum().item() == 2000 * 2000
-by_f32 = counts()
+by_f32 = runs_of_groups()
 assert (x.double() * 2 + 1).sum().item() == 2000 * 2000
-by_f64 = [b - a for a, b in zip(by_f32, counts())]
+by_f64 = [b - a for a, b in zip(by_f32, runs_of_groups())]
 emitted, cold, cpu = by_f32
 assert (emitted > 0, cold > 0, cpu) == ({emitted}, not {emitted}, 0), by_f32
 assert (by_f64[2] > 0) == ({prelude!r} == "metal"), by_f64
-assert refusals() == ({{NO_F64}} if {prelude!r} == "metal" else set()), refusals()
+assert refusals() == ([{no_f64!r}] if {prelude!r} == "metal" else []), refusals()
 """
 
 
@@ -88,7 +72,7 @@ class TestKernels(HologramTestCase):
     @parametrize("prelude", PRELUDES)
     def test_which_code_computes(self, prelude, emitted):
         run_on_sim(
-            COUNTERS + DOUBLES.format(prelude=prelude, emitted=emitted),
+            IMPORTS + DOUBLES.format(prelude=prelude, emitted=emitted, no_f64=NO_F64),
             HOLOGRAM_TEST_SIM_KERNELS=prelude,
             HOLOGRAM_TEST_SIM_EMITTED=int(emitted),
         )
@@ -98,11 +82,9 @@ class TestKernels(HologramTestCase):
     def test_random_programs(self, prelude, part):
         # Those of a prelude are no other's.
         first = PRELUDES.index(prelude) * COUNT + part * EACH
-        program = PROGRAMS.format(
-            folder=str(Path(__file__).parent), first=first, last=first + EACH, prelude=prelude
-        )
+        program = PROGRAMS.format(first=first, last=first + EACH)
         run_on_sim(
-            COUNTERS + program,
+            IMPORTS + program,
             HOLOGRAM_TEST_SIM_KERNELS=prelude,
             HOLOGRAM_TEST_SIM_EMITTED="later",
             HOLOGRAM_TEST_SIM_DELAY=0,

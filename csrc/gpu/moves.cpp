@@ -190,6 +190,11 @@ struct Space {
     }
     if (!dimensions.empty()) dimensions.resize(last + 1);
   }
+  void simplify() {
+    drop_ones();
+    sort();
+    join();
+  }
   // Elements in parts, of which each is that of a new dimension.
   void divide(int64_t parts) {
     if (parts == 1) return;
@@ -288,33 +293,21 @@ class Moves {
   }
   // Of elements of different dtypes.
   void cast(Space space, const char* types, Argument to, Argument from) {
-    space.drop_ones();
-    space.sort();
-    space.join();
+    space.simplify();
     copy_as("cast", types, space, to, from);
   }
 
-  void fill(Space space, Argument to, const void* element) {
+  // "fill", or "masked_fill" with a mask behind what is filled.
+  void fill(const char* name, Space space, std::vector<Argument> arguments, const void* element) {
     const auto pattern = pattern_of(space.bytes, element);
-    prepare(space, {to.address});
-    const bool wide = is_wide(space);
-    Fields fields(wide);
-    fields.add_pattern(pattern);
-    fields.add_space(space);
-    fields.add_strides(space, 0);
-    fields.add_each(0, HG_MOVE_RANK, 0, [](size_t) { return 0; });
-    spread("fill", element_type(space.bytes), wide, space.count(), {to}, fields);
-  }
-  void masked_fill(Space space, void* to, void* mask, const void* element) {
-    const auto pattern = pattern_of(space.bytes, element);
-    prepare(space, {to});
+    prepare(space, {arguments.front().address});
     const bool wide = is_wide(space);
     Fields fields(wide);
     fields.add_pattern(pattern);
     fields.add_space(space);
     fields.add_strides(space, 0);
     fields.add_strides(space, 1);
-    spread("masked_fill", element_type(space.bytes), wide, space.count(), {{to}, {mask}}, fields);
+    spread(name, element_type(space.bytes), wide, space.count(), std::move(arguments), fields);
   }
 
   // Of each dimension `before` and the size of what is read, in the same elements as the space.
@@ -406,9 +399,7 @@ class Moves {
   void add_up_indexed(Space space, const char* types, Argument to, Argument from,
                       const std::vector<Along>& along, std::span<const Indices> indices,
                       uint32_t* record, std::optional<int64_t> left_out) {
-    space.drop_ones();
-    space.sort();
-    space.join();
+    space.simplify();
     walk("add", types, space, to, from, along, indices, record, left_out);
   }
 
@@ -440,9 +431,7 @@ class Moves {
       its.to *= parts_of;
       its.from *= parts_of;
     }
-    space.drop_ones();
-    space.sort();
-    space.join();
+    space.simplify();
     for (int64_t parts = 16 / static_cast<int64_t>(space.bytes); parts > 1; parts /= 2) {
       if (!space.can_unite(parts) || space.bytes * static_cast<size_t>(parts) > alignment) continue;
       const bool fits = std::ranges::all_of(
@@ -667,7 +656,7 @@ class Moves {
     numbers.bytes = sizeof(uint32_t);
     numbers.add(places, {1});
     const uint32_t none = 0;
-    fill(numbers, claims, &none);
+    fill("fill", numbers, {claims}, &none);
     // Points that differ by none of the indices claim the same.
     Space claiming = space;
     std::erase_if(claiming.dimensions, [&](const Dimension& its) {
@@ -847,6 +836,17 @@ IndexedSpace gathered_space(size_t bytes, const Tensor& whole, const Tensor& ind
   return result;
 }
 
+// Reads or writes where the indices say.
+Launches indexed(const Target& target, IndexedSpace its, bool writes, const Tensor& to,
+                 const Tensor& from, uint32_t* record) {
+  if (its.space.count() == 0) return {};
+  Moves moves(target);
+  const auto how = writes ? &Moves::put_indexed : &Moves::take_indexed;
+  (moves.*how)(std::move(its.space), {to.address}, {from.address}, std::move(its.along),
+               its.indices, record);
+  return moves.take();
+}
+
 // The names of types of a sum, and of that in f32.
 const char* sum_types(DType dtype) {
   switch (dtype) {
@@ -912,7 +912,7 @@ Launches copy(const Target& target, size_t bytes, const Tensor& to, const Tensor
 Launches fill(const Target& target, size_t bytes, const Tensor& to, const void* element) {
   if (count_of(to.sizes) == 0) return {};
   Moves moves(target);
-  moves.fill(space_of(bytes, to), {to.address}, element);
+  moves.fill("fill", space_of(bytes, to), {{to.address}}, element);
   return moves.take();
 }
 
@@ -921,7 +921,8 @@ Launches masked_fill(const Target& target, size_t bytes, const Tensor& to, const
   require_same(to, mask);
   if (count_of(to.sizes) == 0) return {};
   Moves moves(target);
-  moves.masked_fill(space_of(bytes, to, mask, false), to.address, mask.address, element);
+  moves.fill("masked_fill", space_of(bytes, to, mask, false), {{to.address}, {mask.address}},
+             element);
   return moves.take();
 }
 
@@ -1010,22 +1011,12 @@ std::string bad_index_text(int64_t index, size_t dimension, int64_t size) {
 
 Launches index(const Target& target, size_t bytes, const Tensor& to, const Tensor& from,
                const Indexing& indexing, uint32_t* record) {
-  IndexedSpace its = indexed_space(bytes, from, to, indexing, false);
-  if (its.space.count() == 0) return {};
-  Moves moves(target);
-  moves.take_indexed(std::move(its.space), {to.address}, {from.address}, std::move(its.along),
-                     its.indices, record);
-  return moves.take();
+  return indexed(target, indexed_space(bytes, from, to, indexing, false), false, to, from, record);
 }
 
 Launches index_put(const Target& target, size_t bytes, const Tensor& to, const Indexing& indexing,
                    const Tensor& from, uint32_t* record) {
-  IndexedSpace its = indexed_space(bytes, to, from, indexing, true);
-  if (its.space.count() == 0) return {};
-  Moves moves(target);
-  moves.put_indexed(std::move(its.space), {to.address}, {from.address}, std::move(its.along),
-                    its.indices, record);
-  return moves.take();
+  return indexed(target, indexed_space(bytes, to, from, indexing, true), true, to, from, record);
 }
 
 Launches index_add(const Target& target, DType dtype, Rounding rounding, const Tensor& to,
@@ -1039,22 +1030,14 @@ Launches index_add(const Target& target, DType dtype, Rounding rounding, const T
 
 Launches gather(const Target& target, size_t bytes, const Tensor& to, const Tensor& from,
                 size_t dimension, const Indices& indices, uint32_t* record) {
-  IndexedSpace its = gathered_space(bytes, from, to, dimension, indices, false);
-  if (its.space.count() == 0) return {};
-  Moves moves(target);
-  moves.take_indexed(std::move(its.space), {to.address}, {from.address}, std::move(its.along),
-                     its.indices, record);
-  return moves.take();
+  return indexed(target, gathered_space(bytes, from, to, dimension, indices, false), false, to,
+                 from, record);
 }
 
 Launches scatter(const Target& target, size_t bytes, const Tensor& to, size_t dimension,
                  const Indices& indices, const Tensor& from, uint32_t* record) {
-  IndexedSpace its = gathered_space(bytes, to, from, dimension, indices, true);
-  if (its.space.count() == 0) return {};
-  Moves moves(target);
-  moves.put_indexed(std::move(its.space), {to.address}, {from.address}, std::move(its.along),
-                    its.indices, record);
-  return moves.take();
+  return indexed(target, gathered_space(bytes, to, from, dimension, indices, true), true, to, from,
+                 record);
 }
 
 Launches scatter_add(const Target& target, DType dtype, Rounding rounding, const Tensor& to,
