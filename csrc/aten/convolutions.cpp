@@ -1,7 +1,8 @@
-// Convolutions. One whose kernel has a single element is a matrix product for each image, and is
-// computed as that, in float32 and float64: torch's library for convolutions spends 45 us on
-// describing each call before it computes anything. Its bias is an addition of its own, which joins
-// the pass of what comes after it. All others are torch's.
+// Convolutions. Torch's library for them spends 45 us on describing each call before it computes
+// anything, so two kinds are computed without it: one whose kernel has a single element is a matrix
+// product for each image, in float32 and float64, and one that has a kernel for each channel goes
+// plane by plane, in float32. A bias is an addition of its own then, which joins the pass of what
+// comes after it. All others are torch's.
 #include "aten/precompiled.h"
 
 #include "aten/convolutions.h"
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "aten/delegate.h"
@@ -29,6 +31,8 @@
 #include "aten/runtime.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
+#include "cpu/depthwise.h"
+#include "cpu/queue.h"
 
 namespace hologram::aten {
 namespace {
@@ -39,16 +43,13 @@ using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
-// ---- matrix products
-// -----------------------------------------------------------------------------
-
-// Of images [batch, in, inner], that is [batch, out, inner] after the convolution.
-struct Pointwise {
-  int64_t batch, in, out, inner;
-
-  // Images of few elements lie side by side in one matrix, [channels, batch * inner]: products of
-  // few columns cost nearly as much as those of sixteen.
-  bool joins() const { return batch > 1 && inner > 1 && inner < 16; }
+// What both operators are given.
+struct Arguments {
+  const Tensor &input, &weight;
+  IntArrayRef stride, padding, dilation;
+  bool transposed;
+  IntArrayRef output_padding;
+  int64_t groups;
 };
 
 bool are_all(IntArrayRef numbers, int64_t value) {
@@ -65,14 +66,31 @@ bool is_operand(const Tensor& tensor, const Tensor& input) {
          is_recordable(tensor, input.device().index());
 }
 
+// ---- matrix products
+// -----------------------------------------------------------------------------
+
+// Of images [batch, in, inner], that is [batch, out, inner] after the convolution.
+struct Pointwise {
+  int64_t batch, in, out, inner;
+
+  // Images of few elements lie side by side in one matrix, [channels, batch * inner]: products of
+  // few columns cost nearly as much as those of sixteen.
+  bool joins() const { return batch > 1 && inner > 1 && inner < 16; }
+};
+
+bool are_operands(const Tensor& input, const Tensor& weight) {
+  return is_operand(input, input) && is_operand(weight, input) && is_channels_first(input) &&
+         is_channels_first(weight);
+}
+
 // None where torch has to compute it, or to complain.
-std::optional<Pointwise> pointwise(const Tensor& input, const Tensor& weight, IntArrayRef stride,
-                                   IntArrayRef padding, bool transposed, int64_t groups) {
+std::optional<Pointwise> pointwise(const Arguments& given) {
+  const auto& [input, weight, stride, padding, dilation, transposed, output_padding, groups] =
+      given;
   const bool wide = input.scalar_type() == at::kFloat || input.scalar_type() == at::kDouble;
   if (!wide || transposed || groups != 1 || input.dim() < 3 || weight.dim() != input.dim() ||
       !are_all(weight.sizes().slice(2), 1) || weight.size(1) != input.size(1) ||
-      !are_all(stride, 1) || !are_all(padding, 0) || !is_operand(input, input) ||
-      !is_operand(weight, input) || !is_channels_first(input) || !is_channels_first(weight)) {
+      !are_all(stride, 1) || !are_all(padding, 0) || !are_operands(input, weight)) {
     return std::nullopt;
   }
   return Pointwise{input.size(0), input.size(1), weight.size(0),
@@ -100,6 +118,7 @@ void exchange(T* to, const T* from, int64_t a, int64_t b, int64_t inner) {
 
 class PointwiseCall : public KernelCall {
  public:
+  using Shape = Pointwise;
   PointwiseCall(const char* name, const Pointwise& shape, caffe2::TypeMeta dtype)
       : KernelCall(name), shape_(shape), dtype_(dtype) {}
 
@@ -157,7 +176,7 @@ class PointwiseCall : public KernelCall {
 };
 
 // Memory: input, weight, output.
-class Forward final : public PointwiseCall {
+class PointwiseForward final : public PointwiseCall {
   using PointwiseCall::PointwiseCall;
   void compute(std::span<void* const> memory) override {
     const Tensor matrix = weight(memory[1]);
@@ -166,7 +185,7 @@ class Forward final : public PointwiseCall {
 };
 
 // Memory: the gradient of the output, weight, the gradient of the input.
-class InputGradient final : public PointwiseCall {
+class PointwiseInputGradient final : public PointwiseCall {
   using PointwiseCall::PointwiseCall;
   void compute(std::span<void* const> memory) override {
     const Tensor matrix = weight(memory[1]);
@@ -175,7 +194,7 @@ class InputGradient final : public PointwiseCall {
 };
 
 // Memory: the gradient of the output, input, the gradient of the weight.
-class WeightGradient final : public PointwiseCall {
+class PointwiseWeightGradient final : public PointwiseCall {
   using PointwiseCall::PointwiseCall;
   void compute(std::span<void* const> memory) override {
     const auto& [batch, in, out, inner] = shape_;
@@ -194,49 +213,121 @@ class WeightGradient final : public PointwiseCall {
   }
 };
 
+// ---- a kernel for each channel
+// -------------------------------------------------------------------
+
+constexpr int64_t kMostTaps = 121;  // larger kernels are better off as products
+
+std::optional<cpu::Depthwise> depthwise(const Arguments& given) {
+  const auto& [input, weight, stride, padding, dilation, transposed, output_padding, groups] =
+      given;
+  if (input.scalar_type() != at::kFloat || transposed || input.dim() != 4 || weight.dim() != 4 ||
+      groups < 2 || input.size(1) != groups || weight.size(0) != groups || weight.size(1) != 1 ||
+      !are_all(dilation, 1) || !are_operands(input, weight)) {
+    return std::nullopt;
+  }
+  cpu::Depthwise shape{};
+  shape.images = input.size(0);
+  shape.channels = groups;
+  shape.height = input.size(2);
+  shape.width = input.size(3);
+  shape.kernel_height = weight.size(2);
+  shape.kernel_width = weight.size(3);
+  shape.stride_height = stride[0];
+  shape.stride_width = stride[1];
+  shape.pad_height = padding[0];
+  shape.pad_width = padding[1];
+  const int64_t rows = shape.height + 2 * padding[0] - shape.kernel_height;
+  const int64_t columns = shape.width + 2 * padding[1] - shape.kernel_width;
+  if (rows < 0 || columns < 0 || stride[0] < 1 || stride[1] < 1 || padding[0] < 0 ||
+      padding[1] < 0 || shape.taps() > kMostTaps) {
+    return std::nullopt;
+  }
+  shape.out_height = rows / stride[0] + 1;
+  shape.out_width = columns / stride[1] + 1;
+  return shape;
+}
+
+// Memory: two operands, and what is computed of them.
+template <auto compute_planes>
+class DepthwiseCall final : public KernelCall {
+ public:
+  using Shape = cpu::Depthwise;
+  DepthwiseCall(const char* name, const cpu::Depthwise& shape, caffe2::TypeMeta /*float*/)
+      : KernelCall(name), shape_(shape) {}
+
+ private:
+  void compute(std::span<void* const> memory) override {
+    compute_planes(shape_, static_cast<const float*>(memory[0]),
+                   static_cast<const float*>(memory[1]), static_cast<float*>(memory[2]),
+                   cpu::parallel());
+  }
+  const cpu::Depthwise shape_;
+};
+
+// ---- operators
+// -----------------------------------------------------------------------------------
+
+// `Body`: of a call with the memory of `a`, `b` and the result.
 template <class Body>
-Tensor record_pointwise(const char* name, const Pointwise& shape, const Tensor& a, const Tensor& b,
-                        IntArrayRef sizes) {
+Tensor record_body(const char* name, const typename Body::Shape& shape, const Tensor& a,
+                   const Tensor& b, IntArrayRef sizes) {
   const auto device = a.device().index();
   const Tensor result = make_result(current_window(device), sizes, a.scalar_type(), device);
   record_call(name, {&a, &b}, &result, std::make_shared<Body>(name, shape, a.dtype()));
   return result;
 }
 
-// ---- operators
-// -----------------------------------------------------------------------------------
-
 // Adds a number for each channel.
-bool add_bias(const Tensor& result, const Tensor& bias) {
+void add_bias(const Tensor& result, const Tensor& bias) {
   c10::SmallVector<int64_t, 5> sizes(result.dim() - 1, 1);
   sizes[0] = bias.size(0);
   const Tensor channels = bias.view(sizes);
-  return record_any(Op::add, {Argument(result), Argument(channels)}, &result, nullptr);
+  const bool added = record_any(Op::add, {Argument(result), Argument(channels)}, &result, nullptr);
+  TORCH_INTERNAL_ASSERT(added, "a bias was not added to a convolution");
+}
+
+bool is_bias(const Tensor& bias, const Tensor& input, int64_t channels) {
+  return is_operand(bias, input) && bias.dim() == 1 && bias.size(0) == channels;
 }
 
 // torch's entry point for every device has a CPU kernel.
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
-  static const OperatorDelegate delegate("aten::convolution", "", "aten::convolution_overrideable");
+  constexpr const char* name = "aten::convolution";
+  static const OperatorDelegate delegate(name, "", "aten::convolution_overrideable");
   static auto& counter = op_counter("aten::convolution_overrideable");
-  const auto shape = pointwise(input, weight, stride, padding, transposed, groups);
+  const Arguments given{input,    weight,     stride,         padding,
+                        dilation, transposed, output_padding, groups};
   const bool biased = is_given(bias);
-  if (!shape ||
-      (biased && !(is_operand(*bias, input) && bias->dim() == 1 && bias->size(0) == shape->out))) {
-    return delegate(input, weight, bias, stride, padding, dilation, transposed, output_padding,
-                    groups);
+  const auto record = [&](auto body, const auto& shape, at::SmallVector<int64_t, 5> sizes) {
+    note_delegated(counter, input.device().index());
+    Tensor result = record_body<typename decltype(body)::type>(name, shape, input, weight, sizes);
+    if (biased) add_bias(result, *bias);
+    return result;
+  };
+  if (!biased || is_bias(*bias, input, weight.size(0))) {
+    c10::SmallVector<int64_t, 5> sizes(input.sizes());
+    if (const auto shape = pointwise(given)) {
+      sizes[1] = shape->out;
+      return record(std::type_identity<PointwiseForward>(), *shape, sizes);
+    }
+    if (const auto shape = depthwise(given)) {
+      sizes[2] = shape->out_height;
+      sizes[3] = shape->out_width;
+      return record(std::type_identity<DepthwiseCall<cpu::depthwise>>(), *shape, sizes);
+    }
   }
-  note_delegated(counter, input.device().index());
-  c10::SmallVector<int64_t, 5> sizes(input.sizes());
-  sizes[1] = shape->out;
-  const Tensor result =
-      record_pointwise<Forward>("aten::convolution", *shape, input, weight, sizes);
-  if (biased) {
-    const bool added = add_bias(result, *bias);
-    TORCH_INTERNAL_ASSERT(added, "a bias was not added to a convolution");
-  }
-  return result;
+  return delegate(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                  groups);
+}
+
+// Of the bias.
+Tensor sum_of_channels(const Tensor& grad) {
+  c10::SmallVector<int64_t, 5> all(grad.dim() - 1, 0);
+  for (size_t i = 1; i < all.size(); ++i) all[i] = static_cast<int64_t>(i) + 1;
+  return at::_ops::sum_dim_IntList::call(grad, IntArrayRef(all), false, std::nullopt);
 }
 
 Three convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight,
@@ -246,32 +337,45 @@ Three convolution_backward(const Tensor& grad, const Tensor& input, const Tensor
   constexpr const char* name = "aten::convolution_backward";
   static const OperatorDelegate delegate(name, "", "aten::convolution_backward_overrideable");
   static auto& counter = op_counter("aten::convolution_backward_overrideable");
-  const auto shape = pointwise(input, weight, stride, padding, transposed, groups);
-  if (!shape || !is_operand(grad, input) || !is_channels_first(grad)) {
-    // What has no channels is refused below.
-    const int64_t channels = weight.dim() < 2 ? 0
-                             : transposed     ? weight.size(1) * groups
-                                              : weight.size(0);
-    return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
-                          transposed, output_padding, groups, mask);
+  const Arguments given{input,    weight,     stride,         padding,
+                        dilation, transposed, output_padding, groups};
+  const auto record = [&](auto of_input, auto of_weight, const auto& shape) {
+    note_delegated(counter, input.device().index());
+    Three all;
+    auto& [input_grad, weight_grad, bias_grad] = all;
+    if (mask[0]) {
+      input_grad =
+          record_body<typename decltype(of_input)::type>(name, shape, grad, weight, input.sizes());
+    }
+    if (mask[1]) {
+      weight_grad =
+          record_body<typename decltype(of_weight)::type>(name, shape, grad, input, weight.sizes());
+    }
+    if (mask[2]) bias_grad = sum_of_channels(grad);
+    return all;
+  };
+  const auto is_gradient = [&](int64_t channels, IntArrayRef plane) {
+    return grad.dim() == input.dim() && grad.size(0) == input.size(0) && grad.size(1) == channels &&
+           grad.sizes().slice(2) == plane;
+  };
+  if (is_operand(grad, input) && is_channels_first(grad)) {
+    const auto shape = pointwise(given);
+    if (shape && is_gradient(shape->out, input.sizes().slice(2))) {
+      return record(std::type_identity<PointwiseInputGradient>(),
+                    std::type_identity<PointwiseWeightGradient>(), *shape);
+    }
+    const auto planes = depthwise(given);
+    if (planes && is_gradient(groups, {planes->out_height, planes->out_width})) {
+      return record(std::type_identity<DepthwiseCall<cpu::depthwise_input_gradient>>(),
+                    std::type_identity<DepthwiseCall<cpu::depthwise_weight_gradient>>(), *planes);
+    }
   }
-  note_delegated(counter, input.device().index());
-  Three result;
-  if (mask[0]) {
-    std::get<0>(result) =
-        record_pointwise<InputGradient>(name, *shape, grad, weight, input.sizes());
-  }
-  if (mask[1]) {
-    std::get<1>(result) =
-        record_pointwise<WeightGradient>(name, *shape, grad, input, weight.sizes());
-  }
-  if (mask[2]) {
-    c10::SmallVector<int64_t, 5> all(input.dim() - 1, 0);
-    for (size_t i = 1; i < all.size(); ++i) all[i] = static_cast<int64_t>(i) + 1;
-    std::get<2>(result) =
-        at::_ops::sum_dim_IntList::call(grad, IntArrayRef(all), false, std::nullopt);
-  }
-  return result;
+  // What has no channels is refused below.
+  const int64_t channels = weight.dim() < 2 ? 0
+                           : transposed     ? weight.size(1) * groups
+                                            : weight.size(0);
+  return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
+                        transposed, output_padding, groups, mask);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "atlas/export.h"
+#include "cpu/parallel.h"
 
 namespace hologram::cpu {
 
@@ -25,16 +26,15 @@ struct Depthwise {
   int64_t taps() const { return kernel_height * kernel_width; }
 };
 
-// Planes `begin` to `end` of images * channels, or for the gradient of the kernels channels:
-// threads may share the work. What lies outside of an image counts as zero, in products too: an
-// infinite weight makes NaN of it.
+// Threads share the work, by planes. What lies outside of an image counts as zero, in products too:
+// an infinite weight makes NaN of it. Throws std::bad_alloc.
 HOLOGRAM_EXPORT void depthwise(const Depthwise& shape, const float* images, const float* kernels,
-                               float* outputs, int64_t begin, int64_t end);
+                               float* outputs, Parallel& parallel);
 HOLOGRAM_EXPORT void depthwise_input_gradient(const Depthwise& shape, const float* grads,
-                                              const float* kernels, float* images, int64_t begin,
-                                              int64_t end);
+                                              const float* kernels, float* images,
+                                              Parallel& parallel);
 HOLOGRAM_EXPORT void depthwise_weight_gradient(const Depthwise& shape, const float* grads,
-                                               const float* images, float* kernels, int64_t begin,
-                                               int64_t end);
+                                               const float* images, float* kernels,
+                                               Parallel& parallel);
 
 }  // namespace hologram::cpu

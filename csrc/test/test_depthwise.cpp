@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -72,7 +74,7 @@ void compare(const std::string& what, const Floats& found, const std::vector<dou
   }
 }
 
-void check_shape(const Depthwise& s) {
+void check_shape(const Depthwise& s, Parallel& parallel = serial()) {
   std::mt19937 random(7);
   const int64_t planes = s.images * s.channels;
   const Floats images = random_floats(planes * s.plane(), random);
@@ -92,15 +94,9 @@ void check_shape(const Depthwise& s) {
     image.add(in, double{grads[out]} * double{kernels[weight]});
     kernel.add(weight, double{grads[out]} * double{images[in]});
   });
-  // In parts, as threads would.
-  const int64_t half = planes / 2, channels = s.channels / 2;
-  for (const auto& [begin, end] : {std::pair{int64_t{0}, half}, {half, planes}}) {
-    depthwise(s, images.data(), kernels.data(), outputs.data(), begin, end);
-    depthwise_input_gradient(s, grads.data(), kernels.data(), image_grads.data(), begin, end);
-  }
-  for (const auto& [begin, end] : {std::pair{int64_t{0}, channels}, {channels, s.channels}}) {
-    depthwise_weight_gradient(s, grads.data(), images.data(), kernel_grads.data(), begin, end);
-  }
+  depthwise(s, images.data(), kernels.data(), outputs.data(), parallel);
+  depthwise_input_gradient(s, grads.data(), kernels.data(), image_grads.data(), parallel);
+  depthwise_weight_gradient(s, grads.data(), images.data(), kernel_grads.data(), parallel);
   const std::string what = std::to_string(s.height) + " x " + std::to_string(s.width) +
                            ", kernel " + std::to_string(s.kernel_height) + " x " +
                            std::to_string(s.kernel_width) + ", stride " +
@@ -138,15 +134,28 @@ TEST(depthwise_strides_and_pads_may_differ) {
   check_shape(s);
 }
 
+TEST(depthwise_threads_share_the_planes) {
+  struct Threads final : Parallel {
+    int threads() const override { return 3; }
+    void run(int count, Body body, void* context) override {
+      std::vector<std::thread> all;
+      for (int i = 0; i < count; ++i) all.emplace_back(body, context, i);
+      for (auto& each : all) each.join();
+    }
+  } threads;
+  check_shape(shape_of(2, 7, 64, 60, 5, 5, 1, 2), threads);
+  check_shape(shape_of(4, 2, 90, 90, 3, 3, 1, 1), threads);
+}
+
 // What is infinite reaches only what reads it.
 TEST(depthwise_keeps_infinities_where_they_belong) {
   const Depthwise s = shape_of(1, 1, 4, 4, 3, 3, 1, 0);  // outputs of 2 x 2
   Floats images(16, 1.0F), grads(4, 1.0F), kernels(9);
   images[3] = std::numeric_limits<float>::infinity();  // the end of the first row
-  depthwise_weight_gradient(s, grads.data(), images.data(), kernels.data(), 0, 1);
+  depthwise_weight_gradient(s, grads.data(), images.data(), kernels.data(), serial());
   for (size_t t = 0; t < 9; ++t) CHECK_EQ(std::isinf(kernels[t]), t == 2);
   Floats outputs(4);
-  depthwise(s, images.data(), Floats(9, 1.0F).data(), outputs.data(), 0, 1);
+  depthwise(s, images.data(), Floats(9, 1.0F).data(), outputs.data(), serial());
   for (size_t i = 0; i < 4; ++i) CHECK_EQ(std::isinf(outputs[i]), i == 1);
 }
 
