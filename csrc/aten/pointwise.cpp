@@ -12,7 +12,6 @@
 
 #include "aten/arange.h"
 #include "aten/convolutions.h"
-#include "aten/convolutions.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
