@@ -230,6 +230,7 @@ bench: $(BUILT) $(call needs,demo) ## Measure against torch on the CPU; writes b
 	$(PY) benchmarks/device.py || missed=1; \
 	$(PY) benchmarks/pointwise.py || missed=1; \
 	$(PY) benchmarks/random_numbers.py || missed=1; \
+	$(PY) benchmarks/convolutions.py || missed=1; \
 	$(PY) benchmarks/memory.py || missed=1; \
 	$(PY) benchmarks/zero_copy.py || missed=1; \
 	exit $$missed

@@ -19,7 +19,13 @@ LAYERS = {
     "aten": {"atlas", "aten"},
 }
 # The binding says what machine the package runs on, and hands torch's threads to the CPU's queues.
-EXCEPTIONS = {("aten/bindings.cpp", "cpu/system.h"), ("aten/threads.cpp", "cpu/queue.h")}
+# Calls run on the host whatever the backend: with kernels of the CPU's where torch's are slower.
+EXCEPTIONS = {
+    ("aten/bindings.cpp", "cpu/system.h"),
+    ("aten/threads.cpp", "cpu/queue.h"),
+    ("aten/convolutions.cpp", "cpu/depthwise.h"),
+    ("aten/convolutions.cpp", "cpu/queue.h"),
+}
 # Patterns of several operations name them: a sum or a difference of products, a sum of one element.
 PATTERNS = {("compile_operations.cpp", "Op::mul"), ("algebra.cpp", "Op::add")}
 TORCH = re.compile(r'#include [<"](ATen|c10|torch|pybind11|Python\.h)')

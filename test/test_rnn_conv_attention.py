@@ -540,6 +540,15 @@ CONVOLUTIONS = {
     "2d, dilation": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "dilation": 2}),
     "2d, groups": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "groups": 2}),
     "2d, depthwise": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 3, "groups": 4}),
+    "2d, depthwise, stride": (
+        nn.Conv2d,
+        (2, 4, 9, 8),
+        {"kernel_size": (5, 3), "groups": 4, "stride": (2, 3), "padding": (2, 0)},
+    ),
+    "2d, pointwise": (nn.Conv2d, (2, 4, 9, 8), {"kernel_size": 1}),
+    "2d, pointwise, few elements": (nn.Conv2d, (2, 4, 2, 2), {"kernel_size": 1}),
+    "2d, pointwise, one element": (nn.Conv2d, (2, 4, 1, 1), {"kernel_size": 1}),
+    "3d, pointwise": (nn.Conv3d, (1, 4, 5, 6, 7), {"kernel_size": 1}),
     "2d, no batch": (nn.Conv2d, (4, 9, 8), {"kernel_size": 3}),
     "2d, empty batch": (nn.Conv2d, (0, 4, 9, 8), {"kernel_size": 3}),
     "3d": (nn.Conv3d, (1, 4, 5, 6, 7), {"kernel_size": 3, "padding": 1}),
@@ -551,6 +560,18 @@ CONVOLUTIONS = {
     ),
     "transposed 2d, groups": (nn.ConvTranspose2d, (2, 4, 5, 6), {"kernel_size": 3, "groups": 2}),
     "transposed 3d": (nn.ConvTranspose3d, (1, 4, 3, 4, 5), {"kernel_size": 2, "stride": 2}),
+}
+
+
+# Not computed by torch's kernel, but as matrix products or plane by plane: sums in another order.
+OTHER_ORDER = {
+    "1d, pointwise",
+    "2d, pointwise",
+    "2d, pointwise, few elements",
+    "2d, pointwise, one element",
+    "3d, pointwise",
+    "2d, depthwise",
+    "2d, depthwise, stride",
 }
 
 
@@ -573,7 +594,46 @@ class TestConvolution(CompareTestCase):
             return [out.detach(), *gradients]
 
         x = torch.randn(shape)
-        self.check(case, x.requires_grad_(), 3)
+        self.check(case, x.requires_grad_(), 3, exact=name not in OTHER_ORDER)
+
+    @parametrize("batch", [1, 3])
+    @parametrize("plane", [(1, 1), (2, 2), (3, 3), (4, 5), (9, 16)])
+    @parametrize("kernel", [1, 3, (2, 5), 7])
+    @parametrize("stride", [1, 2, (1, 3)])
+    def test_pointwise_and_depthwise(self, batch, plane, kernel, stride):
+        """Of all sizes, against float64 on the CPU; one step at a time the bits are the same."""
+        pairs = [k if isinstance(k, tuple) else (k, k) for k in (kernel, stride)]
+        padding = tuple(k // 2 for k in pairs[0])
+        torch.manual_seed(4)
+        for groups in (1, 6):
+            shape = (6, 6 // groups, *(pairs[0] if groups == 6 else (1, 1)))
+            options = {"stride": pairs[1], "padding": padding} if groups == 6 else {}
+            tensors = [torch.randn(batch, 6, *plane), torch.randn(shape), torch.randn(6)]
+
+            def case(x, weight, bias, options=options, groups=groups):
+                out = F.conv2d(x, weight, bias, groups=groups, **options)
+                return out, *torch.autograd.grad(curved(out).sum(), [x, weight, bias])
+
+            wanted = case(*(t.double().requires_grad_() for t in tensors))
+            mine = case(*(t.to("hologram").requires_grad_() for t in tensors))
+            mapped = [t.to("hologram").requires_grad_() for t in tensors]
+            with torch.hologram.eager():
+                stepwise = case(*mapped)
+            for a, b, c in zip(mine, stepwise, wanted, strict=True):
+                self.assertEqual(a.cpu().double(), c.detach(), rtol=1e-5, atol=1e-4)
+                self.assertTrue(torch.equal(a, b))
+
+    def test_sizes_of_gradients(self):
+        """A gradient of another size than the result has is refused as on the CPU."""
+        for weight, groups in ((torch.randn(3, 3, 1, 1), 1), (torch.randn(3, 1, 3, 3), 3)):
+            for device in ("cpu", "hologram"):
+                x, w = torch.randn(2, 3, 5, 5, device=device), weight.to(device)
+                grad = torch.randn(2, 3, 4, 7, device=device)
+                with self.assertRaises(RuntimeError):
+                    torch.ops.aten.convolution_backward(
+                        grad, x, w, [3], [1, 1], [0, 0], [1, 1], False, [0, 0], groups, [True] * 3
+                    )
+                self.assertEqual(F.conv2d(x, w, groups=groups).cpu().shape[:2], (2, 3))
 
     @parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
     def test_dtypes(self, dtype):

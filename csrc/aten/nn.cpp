@@ -1,6 +1,6 @@
 // Operators that torch dispatches only off the CPU, so that no CPU kernel of that name exists:
-// convolution entry points, histogram of integers. Each is composed of CPU kernels over the same
-// memory and counts as delegated. RNNs: rnn.cpp.
+// histogram of integers. Each is composed of CPU kernels over the same memory and counts as
+// delegated. RNNs: rnn.cpp; convolutions: convolutions.cpp.
 #include "aten/precompiled.h"
 
 #include <ATen/native/transformers/attention.h>
@@ -14,35 +14,7 @@
 namespace hologram::aten {
 namespace {
 
-using at::IntArrayRef;
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-// torch's entry point for every device, which has a CPU kernel.
-Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                   IntArrayRef output_padding, int64_t groups) {
-  static const OperatorDelegate delegate("aten::convolution", "", "aten::convolution_overrideable");
-  return delegate(input, weight, bias, stride, padding, dilation, transposed, output_padding,
-                  groups);
-}
-
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
-                                                        const Tensor& weight, IntArrayRef stride,
-                                                        IntArrayRef padding, IntArrayRef dilation,
-                                                        bool transposed, IntArrayRef output_padding,
-                                                        int64_t groups, std::array<bool, 3> mask) {
-  static const OperatorDelegate delegate("aten::convolution_backward", "",
-                                         "aten::convolution_backward_overrideable");
-  // What has no channels is refused below.
-  const int64_t channels = weight.dim() < 2 ? 0
-                           : transposed     ? weight.size(1) * groups
-                                            : weight.size(0);
-  return delegate.three(grad, input, weight, IntArrayRef({channels}), stride, padding, dilation,
-                        transposed, output_padding, groups, mask);
-}
-
-// ---- others ------------------------------------------------------------------------------------
 
 // Integers are counted as float64, exact below 2^53; CUDA counts integers, torch's CPU refuses
 // them.
@@ -73,8 +45,6 @@ Tensor& histogram_out(const Tensor& self, int64_t bins, const at::Scalar& min,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  impl_delegated(m, "convolution_overrideable", &convolution);
-  impl_delegated(m, "convolution_backward_overrideable", &convolution_backward);
   impl_delegated(m, "_fused_sdp_choice", &at::native::_fused_sdp_choice_cpp);
   impl_delegated(m, "histc", &histogram);
   impl_delegated(m, "histc.out", &histogram_out);

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "aten/arange.h"
+#include "aten/convolutions.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
@@ -132,6 +133,7 @@ void register_pointwise() {
   register_losses();
   register_scans();
   register_products();
+  register_convolutions();
   register_arange();
   register_random();
   register_random_choices();

@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <new>
 #include <string>
 
 #include "aten/operand.h"
@@ -51,6 +52,8 @@ void KernelCall::run(std::span<void* const> memory) {
     compute(memory);
   } catch (const c10::OutOfMemoryError& error) {
     throw failed(error, Kind::out_of_memory);
+  } catch (const std::bad_alloc&) {
+    throw CallError(std::string(name_) + ": not enough memory", Kind::out_of_memory);
   } catch (const c10::IndexError& error) {
     throw failed(error, Kind::out_of_range);
   } catch (const c10::Error& error) {

@@ -21,6 +21,8 @@ namespace hologram::aten {
 // What a kernel is told of a tensor beside its address.
 struct TensorShape {
   explicit TensorShape(const at::Tensor& tensor);
+  TensorShape(at::IntArrayRef its_sizes, at::IntArrayRef its_strides, caffe2::TypeMeta type)
+      : sizes(its_sizes), strides(its_strides), dtype(type) {}
   at::Tensor over(void* memory) const;  // a CPU tensor, for as long as the memory lives
 
   c10::SmallVector<int64_t, 4> sizes, strides;

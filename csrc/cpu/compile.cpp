@@ -15,6 +15,12 @@ namespace {
 constexpr DTypeSet kClean = dtype_bit(DType::b8) | dtype_bit(DType::u8) | dtype_bit(DType::i8) |
                             dtype_bit(DType::i16) | dtype_bit(DType::bf16);
 
+constexpr size_t index_of(DType dtype) {
+  return static_cast<size_t>(dtype);
+}
+
+}  // namespace
+
 const GroupKernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512) return avx512_kernels();
@@ -22,12 +28,6 @@ const GroupKernels& kernels_for([[maybe_unused]] Isa isa) {
 #endif
   return baseline_kernels();
 }
-
-constexpr size_t index_of(DType dtype) {
-  return static_cast<size_t>(dtype);
-}
-
-}  // namespace
 
 const TypeKernels& kernels_of(ComputeType type, Isa isa) {
   return kernels_for(isa).types[static_cast<size_t>(type)];

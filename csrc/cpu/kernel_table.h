@@ -3,6 +3,7 @@
 
 #include "atlas/group.h"
 #include "atlas/op_table.h"
+#include "cpu/system.h"
 #include "cpu/threaded_code.h"
 
 namespace hologram::cpu {
@@ -126,10 +127,29 @@ struct TypeKernels {
   int pair_count;
 };
 
+// The loops of cpu/depthwise.cpp.
+struct DepthwiseTap {
+  int64_t offset;  // of what it reads for the first output
+  float weight;
+};
+// So many elements behind those that are asked for may be read, and written.
+inline constexpr int64_t kDepthwiseSlack = 64;
+struct DepthwiseKernels {
+  // to[i] = the sum over the taps of weight * from[offset + i].
+  void (*sums)(const DepthwiseTap* taps, int64_t tap_count, const float* from, float* to,
+               int64_t count);
+  // to[t] += the sum of grad[i] * from[taps[t].offset + i] over places that are inside, a mask.
+  void (*products)(const DepthwiseTap* taps, int64_t tap_count, const float* from,
+                   const float* grad, const uint32_t* inside, int64_t count, float* to);
+};
+
 struct GroupKernels {
   TypeKernels types[3];  // by ComputeType
   TypeKernels bytes;     // of groups in which everything is b8, in lanes of a byte
+  DepthwiseKernels depthwise;
 };
+
+const GroupKernels& kernels_for(Isa isa);
 
 const GroupKernels& baseline_kernels();
 #if defined(__x86_64__)

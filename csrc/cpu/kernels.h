@@ -4,6 +4,7 @@
 // then selects the target: no code shared with other files may be compiled for the wider set.
 #pragma once
 
+#include "cpu/depthwise_loops.h"
 #include "cpu/loops.h"
 #include "cpu/micro_ops.h"
 #include "cpu/scan_kernels.h"
@@ -24,6 +25,7 @@ void make_kernels(GroupKernels& kernels) {
   make_kernels_of<double, W>(kernels.types[static_cast<size_t>(ComputeType::f64)]);
   make_kernels_of<int64_t, W>(kernels.types[static_cast<size_t>(ComputeType::i64)]);
   make_kernels_of<uint8_t, W>(kernels.bytes);
+  kernels.depthwise = {&DepthwiseLoops<W>::sums, &DepthwiseLoops<W>::products};
 }
 
 }  // namespace hologram::cpu

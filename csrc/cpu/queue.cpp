@@ -18,6 +18,11 @@ void set_parallel(Parallel& parallel) noexcept {
   threads.store(&parallel, std::memory_order_release);
 }
 
+Parallel& parallel() noexcept {
+  Parallel* const given = threads.load(std::memory_order_acquire);
+  return given != nullptr ? *given : serial();
+}
+
 double Moment::milliseconds_since(const hologram::Moment& other) const {
   const auto from = static_cast<const Moment&>(other).time_.load(std::memory_order_relaxed);
   const auto passed = time_.load(std::memory_order_relaxed) - from;
@@ -26,7 +31,7 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const FloatModeGuard mode(frame.program().float_mode);
-  Parallel* const parallel = threads.load(std::memory_order_acquire);
+  Parallel& shared = parallel();
   const auto& groups = static_cast<const Code&>(*compiled->code).groups;
   for (size_t i = 0; i < groups.size(); ++i) {
     Frame::Pass pass(frame, i);
@@ -34,7 +39,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
       if (pass.is_call()) {
         pass.call();
       } else {
-        run(*groups[i], pass.bindings(), parallel != nullptr ? *parallel : serial());
+        run(*groups[i], pass.bindings(), shared);
       }
     } catch (const std::exception& error) {
       pass.fail(error);

@@ -14,6 +14,7 @@ namespace hologram::cpu {
 // Where the threads of groups come from, the calling thread alone until set. The embedder sets it
 // once, to something that lives as long as the process.
 void set_parallel(Parallel& parallel) noexcept;
+Parallel& parallel() noexcept;
 
 class Moment final : public hologram::Moment {
  public:
