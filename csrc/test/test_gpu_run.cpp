@@ -307,11 +307,7 @@ TEST(gpu_run_broadcasts) {
       for (const Shape shape : kShapes) {
         for (const Spread spread :
              {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns, Spread{kMiddle | kColumns}}) {
-          RowBuilder b(ComputeType::f32);
-          const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
-          b.group.operands[out].area = out;
-          b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
-          runs.add(b.group, shape, random);
+          runs.add(broadcast_sum(dtype, spread), shape, random);
           RowBuilder c(ComputeType::f32);  // in place, and the smaller operand too
           const uint16_t y = c.operand(dtype), w = c.spread(dtype, spread);
           c.group.operands[w].area = w;
@@ -334,12 +330,8 @@ TEST(gpu_run_folds) {
         for (const Op op : {Op::add, Op::mul, Op::maximum, Op::minimum}) {
           const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
           for (const Spread spread : {kRows, down}) {
-            RowBuilder b(type);
-            const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
-            const uint16_t result = b.fold(op, b.load(x), spread);
-            b.store(result, out);
-            b.store(result, b.spread(type == ComputeType::f32 ? DType::bf16 : b.own(), spread));
-            runs.add(b.group, shape, random);
+            const DType second = type == ComputeType::f32 ? DType::bf16 : own_dtype(type);
+            runs.add(fold_of(op, type, spread, second), shape, random);
           }
         }
       }
@@ -401,30 +393,12 @@ TEST(gpu_run_folds_of_many) {
   CHECK(runs.check());
 }
 
-// The derivative of a layer norm: folds both ways, a weight, and the result in place.
 TEST(gpu_run_norm_backward) {
   for (const char* prelude : kPreludes) {
     Random random(45);
     Runs runs(prelude);
     for (const Shape shape : kShapes) {
-      if (shape.planes != 1) continue;
-      RowBuilder b(ComputeType::f32);
-      const DType f = DType::f32;
-      const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
-                     weight = b.load(b.spread(DType::bf16, kColumns)),
-                     mean = b.load(b.spread(f, kRows)),
-                     scale = b.load(b.spread(DType::bf16, kRows), f);
-      const uint16_t grad = b.load(grad_at);
-      const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
-      const uint16_t g = b.op(Op::mul, f, grad, weight);
-      const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
-      const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
-      const uint16_t result = b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale);
-      b.store(result, grad_at);
-      b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
-      b.store(b.fold(Op::add, result, kColumns), b.spread(DType::bf16, kColumns));
-      b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
-      runs.add(b.group, shape, random);
+      if (shape.planes == 1) runs.add(norm_backward(), shape, random);
     }
     CHECK(runs.check());
   }
