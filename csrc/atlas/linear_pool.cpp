@@ -65,11 +65,26 @@ size_t LinearPool::round_size(size_t nbytes) noexcept {
 
 bool LinearPool::take_larger(const SizeClass& size_class, int size_classes, size_t nbytes,
                              const Queue* queue, Allocation& block) noexcept {
-  const auto first = static_cast<int>(&size_class - size_classes_.get()) + 1;
-  for (int i = first; i < std::min(first + size_classes, kSizeClasses); ++i) {
-    SizeClass& larger = size_classes_[static_cast<size_t>(i)];
-    const size_t counted = larger.large() ? size_class.capacity : larger.capacity;
-    if (take(larger, nbytes, counted, queue, block)) return true;
+  const auto own = static_cast<int>(&size_class - size_classes_.get());
+  for (int i = own + 1; i <= std::min(own + size_classes, kSizeClasses - 1); ++i) {
+    SizeClass& from = size_classes_[static_cast<size_t>(i)];
+    if (take(from, nbytes, counted(size_class, from), queue, block)) return true;
+  }
+  return false;
+}
+
+bool LinearPool::carve(const SizeClass& size_class, int size_classes, size_t nbytes,
+                       Allocation& block) noexcept {
+  const auto own = static_cast<int>(&size_class - size_classes_.get());
+  for (int i = own; i <= std::min(own + size_classes, kSizeClasses - 1); ++i) {
+    SizeClass& from = size_classes_[static_cast<size_t>(i)];
+    Segment* const segment = from.carving;
+    if (segment == nullptr) continue;
+    char* const data = segment->base + segment->carved * from.capacity;
+    if (++segment->carved == from.blocks_per_segment) from.carving = nullptr;
+    block = {data, counted(size_class, from), {}, true};
+    hand_out(from, *segment, data, nbytes, block.capacity);
+    return true;
   }
   return false;
 }

@@ -149,14 +149,18 @@ class LinearPool {
   // Of a request of 1..kLargestRequest bytes. Needs no lock.
   SizeClass& size_class_of(size_t nbytes) noexcept { return size_classes_[index_of(nbytes)]; }
 
-  // Hands out a block of the size class if it has one that is ready for the queue, to count as so
-  // many bytes.
+  // Hands out an idle block of the size class that is ready for the queue, to count as so many
+  // bytes.
   bool take(SizeClass& size_class, size_t nbytes, size_t counted, const Queue* queue,
             Allocation& block) noexcept;
 
-  // Hands out an idle block of the next so many size classes.
+  // The same of the next so many size classes.
   bool take_larger(const SizeClass& size_class, int size_classes, size_t nbytes, const Queue* queue,
                    Allocation& block) noexcept;
+
+  // Hands out a block that nobody had before, of the size class or of the next so many.
+  bool carve(const SizeClass& size_class, int size_classes, size_t nbytes,
+             Allocation& block) noexcept;
 
   // The block that starts at `data`, if one does.
   LinearBlock find(const void* data) const noexcept;
@@ -190,6 +194,12 @@ class LinearPool {
 
  private:
   static size_t index_of(size_t nbytes) noexcept;
+  // As how many bytes a block of `from` counts that serves a request of the size class.
+  static size_t counted(const SizeClass& size_class, const SizeClass& from) noexcept {
+    return from.large() ? size_class.capacity : from.capacity;
+  }
+  static void hand_out(const SizeClass& size_class, Segment& segment, char* data, size_t nbytes,
+                       size_t counted) noexcept;
 
   std::unique_ptr<SizeClass[]> size_classes_ = std::make_unique<SizeClass[]>(kSizeClasses);
   std::unique_ptr<SegmentMap> map_ = std::make_unique<SegmentMap>();
@@ -208,27 +218,24 @@ inline size_t LinearPool::index_of(size_t nbytes) noexcept {
   return static_cast<size_t>(4 + (k - 8) * 4 + static_cast<int>((nbytes - 1) >> (k - 2) & 3));
 }
 
+// Of the segment at `data`.
+[[gnu::always_inline]] inline void LinearPool::hand_out(const SizeClass& size_class,
+                                                        Segment& segment, char* data, size_t nbytes,
+                                                        size_t counted) noexcept {
+  ++segment.live;
+  segment.requested[segment.offset_of(data) >> size_class.shift] = nbytes;
+  segment.counted = counted;
+}
+
 [[gnu::always_inline]] inline bool LinearPool::take(SizeClass& size_class, size_t nbytes,
                                                     size_t counted, const Queue* queue,
                                                     Allocation& block) noexcept {
-  FreeBlock found;
-  bool is_new = false;
-  if (size_class.find_free(queue)) {
-    found = size_class.free.pop();
-    if (found.ticket != 0) [[unlikely]]
-      --size_class.fenced;
-  } else if (Segment* segment = size_class.carving) {
-    found = {segment->base + segment->carved * size_class.capacity, segment, nullptr, 0};
-    is_new = true;
-    if (++segment->carved == size_class.blocks_per_segment) size_class.carving = nullptr;
-  } else {
-    return false;
-  }
-  Segment& segment = *found.segment;
-  ++segment.live;
-  segment.requested[segment.offset_of(found.data) >> size_class.shift] = nbytes;
-  segment.counted = counted;
-  block = {found.data, counted, found.fence(), is_new};
+  if (!size_class.find_free(queue)) return false;
+  FreeBlock found = size_class.free.pop();
+  if (found.ticket != 0) [[unlikely]]
+    --size_class.fenced;
+  hand_out(size_class, *found.segment, found.data, nbytes, counted);
+  block = {found.data, counted, found.fence()};
   return true;
 }
 

@@ -17,8 +17,12 @@
 namespace hologram {
 namespace {
 
-// How many size classes up a large request may take an idle block from: at most twice its capacity.
-constexpr int kSizeClassesToTwice = 4;
+// How many size classes up a request takes a block from before a segment is made for it. A large
+// one counts as what it is asked for, whatever serves it, which has at most twice its capacity; a
+// small one counts as what serves it, which has at most a quarter more.
+int size_classes_up(const SizeClass& size_class) noexcept {
+  return size_class.large() ? 4 : 1;
+}
 
 [[noreturn]] void die(const char* what, const void* pointer) noexcept {
   std::fprintf(stderr, "hologram: %s: %p\n", what, pointer);
@@ -39,8 +43,7 @@ MemoryPool::~MemoryPool() {
   free_segments(linear_.remove_all());
 }
 
-// Hands out a block of the size class if it has one that is ready for the queue. Callers hold
-// lock_.
+// Hands out an idle block of the size class that is ready for the queue. Callers hold lock_.
 [[gnu::always_inline]] inline bool MemoryPool::take_linear(SizeClass& size_class, size_t nbytes,
                                                            const Queue* queue,
                                                            Allocation& block) noexcept {
@@ -49,10 +52,13 @@ MemoryPool::~MemoryPool() {
   return true;
 }
 
-// Hands out an idle block of the next so many size classes. Callers hold lock_.
-bool MemoryPool::take_larger(const SizeClass& size_class, int size_classes, size_t nbytes,
-                             const Queue* queue, Allocation& block) noexcept {
-  if (!linear_.take_larger(size_class, size_classes, nbytes, queue, block)) return false;
+// Hands out any larger block, whatever its queue. Callers hold lock_.
+bool MemoryPool::take_any_larger(const SizeClass& size_class, size_t nbytes,
+                                 Allocation& block) noexcept {
+  if (!linear_.take_larger(size_class, LinearPool::kSizeClasses, nbytes, nullptr, block) &&
+      !linear_.carve(size_class, LinearPool::kSizeClasses, nbytes, block)) {
+    return false;
+  }
   counters_.count_allocation(counters_.linear, block.capacity, nbytes);
   return true;
 }
@@ -77,28 +83,32 @@ bool MemoryPool::take_held(SizeClass& size_class, size_t nbytes, const Queue* qu
   const std::lock_guard guard(lock_);
   if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return true;
   if (take_linear(size_class, nbytes, queue, block)) return true;
-  // Its pages are there already, which is worth more than its unused end.
-  return size_class.large() && take_larger(size_class, kSizeClassesToTwice, nbytes, queue, block);
+  // The pages of a larger one are there already, which is worth more than its unused end.
+  const int up = size_classes_up(size_class);
+  if (!linear_.take_larger(size_class, up, nbytes, queue, block) &&
+      !linear_.carve(size_class, up, nbytes, block)) {
+    return false;
+  }
+  counters_.count_allocation(counters_.linear, block.capacity, nbytes);
+  return true;
 }
 
 // Not split in two for the sake of its callers here, which are rare.
 [[gnu::noinline]] Allocation MemoryPool::allocate(size_t nbytes, const Queue* queue) {
-  if (nbytes == 0) return {};
+  Allocation block;  // the only one that is returned, so that it is made where that is to be
+  if (nbytes == 0) return block;
   if (nbytes <= LinearPool::kLargestRequest) {
-    Allocation block;
     SizeClass* size_class;
-    bool found;
     {
       const std::lock_guard guard(lock_);
       if (!late_.empty()) [[unlikely]]
         look_at_late();
       if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return block;
       size_class = &linear_.size_class_of(nbytes);
-      found = take_linear(*size_class, nbytes, queue, block);
+      if (take_linear(*size_class, nbytes, queue, block)) return block;
     }
-    if (found || grow(*size_class, nbytes, queue, block)) {
-      if (block.is_new) [[unlikely]]
-        backend_.populate(block.data, nbytes);
+    if (take_held(*size_class, nbytes, queue, block) || grow(*size_class, nbytes, queue, block)) {
+      if (block.is_new) backend_.populate(block.data, nbytes);
       return block;
     }
   }

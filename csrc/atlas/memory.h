@@ -9,8 +9,9 @@
 //   64 MiB. So whatever shapes come, about twice the peak is the most that is held; and since what
 //   goes back was mapped after the last time, mapping it anew at most doubles what mapping costs;
 // - at trim(), and at set_limit() below what is held.
-// A large block is served by an idle one of up to twice its size before a segment is made for it;
-// and rather than fail, a request of any size takes an idle block that is larger.
+// Before a segment is made for it, a large request is served by an idle block of up to twice its
+// size, a small one by a block of the next size class; and rather than fail, it takes any block
+// that is larger. Idle ones come before memory that nobody has touched.
 //
 // The region of the boundary pool is taken from the system by the first small request that would
 // otherwise need a new segment. Where the limit leaves no room for it the linear pool serves alone.
@@ -158,8 +159,7 @@ class MemoryPool final : public Scratch {
   bool take_boundary(size_t nbytes, const Queue* queue, Allocation& block) noexcept;
   bool take_linear(SizeClass& size_class, size_t nbytes, const Queue* queue,
                    Allocation& block) noexcept;
-  bool take_larger(const SizeClass& size_class, int size_classes, size_t nbytes, const Queue* queue,
-                   Allocation& block) noexcept;
+  bool take_any_larger(const SizeClass& size_class, size_t nbytes, Allocation& block) noexcept;
   bool take_held(SizeClass& size_class, size_t nbytes, const Queue* queue,
                  Allocation& block) noexcept;
   const char* give_back(void* data, Fence fence) noexcept;

@@ -34,6 +34,47 @@ struct RowBuilder : Builder {
   uint16_t position(Spread its) { return add({NodeKind::position, Op{}, own(), 0, its}); }
 };
 
+// A sum whose operands and result have memory of their own.
+inline Group broadcast_sum(DType dtype, Spread spread) {
+  RowBuilder b(ComputeType::f32);
+  const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
+  b.group.operands[out].area = out;
+  b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
+  return b.group;
+}
+
+// Stored twice, the second time as `second`.
+inline Group fold_of(Op op, ComputeType type, Spread spread, DType second) {
+  RowBuilder b(type);
+  const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
+  const uint16_t result = b.fold(op, b.load(x), spread);
+  b.store(result, out);
+  b.store(result, b.spread(second, spread));
+  return b.group;
+}
+
+// The derivative of a layer norm: folds over columns and over rows, a weight, and its result in
+// place of the gradient.
+inline Group norm_backward() {
+  RowBuilder b(ComputeType::f32);
+  const DType f = DType::f32;
+  const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
+                 weight = b.load(b.spread(DType::bf16, kColumns)),
+                 mean = b.load(b.spread(f, kRows)), scale = b.load(b.spread(DType::bf16, kRows), f);
+  const uint16_t grad = b.load(grad_at);
+  const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
+  const uint16_t g = b.op(Op::mul, f, grad, weight);
+  const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
+  const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
+  const uint16_t result = b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale);
+  b.store(result, grad_at);
+  b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
+  b.store(b.fold(Op::add, grad, kColumns), b.spread(DType::bf16, kColumns));
+  b.store(b.fold(Op::add, result, kColumns), b.spread(DType::bf16, kColumns));
+  b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
+  return b.group;
+}
+
 // Numbers of about the same size: what is folded is no NaN, and its bits tell the order.
 inline void fill_alike(Memory& memory, DType dtype, Random& random) {
   if ((dtype_bit(dtype) & kReal) == 0) return fill_random(memory, dtype, random);

@@ -13,6 +13,7 @@
 
 #include "atlas/error.h"
 #include "check.h"
+#include "gpu/indices.h"
 #include "gpu/moves.h"
 #include "gpu_emulated.h"
 #include "groups.h"

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "gpu/launch.h"
 #include "gpu_emulated.h"
+#include "random_groups.h"
 #include "rows.h"
 
 using namespace hologram;
@@ -120,61 +121,8 @@ bool is_exact(Op op, ComputeType type) {
   return type == ComputeType::f32 && op != Op::pow && op != Op::sin && op != Op::cos;
 }
 
-Group random_group(int size, Random& random, bool strided) {
-  const ComputeType c = kComputeTypes[random() % 4 < 2 ? 0 : random() % 3];
-  Builder b(c);
-  std::vector<DType> dtypes;
-  for (int d = 0; d < kDTypeCount; ++d) {
-    if (held_dtypes(c) & dtype_bit(static_cast<DType>(d))) dtypes.push_back(static_cast<DType>(d));
-  }
-  if (c == ComputeType::f32 && random() % 2 == 0) {
-    dtypes.assign(1, random() % 3 == 0 ? DType::f16 : DType::bf16);
-  }
-  const unsigned own_in = 2 + random() % 4;
-  const auto any_dtype = [&] {
-    return random() % own_in == 0 ? b.own() : dtypes[random() % dtypes.size()];
-  };
-  const auto operand = [&](bool store) {
-    Layout layout = !store && random() % 6 == 0 ? Layout::scalar : Layout::dense;
-    if (strided && random() % 3 == 0) layout = Layout::strided;
-    return b.operand(any_dtype(), layout);
-  };
-  std::vector<uint16_t> values;
-  for (int i = 1 + static_cast<int>(random() % 4); i > 0; --i) {
-    const uint16_t o = operand(false);
-    values.push_back(b.load(o, random() % 2 ? b.group.operands[o].dtype : any_dtype()));
-  }
-  if (random() % 2 == 0) values.push_back(b.immediate(any_dtype()));
-  const auto pick = [&] { return values[random() % values.size()]; };
-  while (size-- > 0) {
-    if (random() % 8 == 0) {
-      values.push_back(b.cast(pick(), any_dtype()));
-      continue;
-    }
-    if (random() % 16 == 0) {
-      values.push_back(random_draw(b, random));
-      continue;
-    }
-    const auto op = static_cast<Op>(random() % static_cast<unsigned>(kOpCount));
-    const OpInfo& info = op_info(op);
-    if (!computed_in(info, c) || !is_exact(op, c)) continue;
-    const bool logical = !info.supports(b.own());
-    DType dtype = info.has(kPredicate) ? DType::b8 : any_dtype();
-    if (!info.has(kPredicate) && !info.supports_in_group(dtype)) dtype = b.own();
-    uint16_t args[3];
-    for (int k = 0; k < 3; ++k) {
-      args[k] = pick();
-      if (logical || (k == 0 && info.has(kCondition))) {
-        values.push_back(b.cast(args[k], DType::b8));
-        args[k] = values.back();
-      }
-    }
-    values.push_back(b.op(op, dtype, args[0], args[1], args[2]));
-    if (random() % 6 == 0) b.store(values.back(), operand(true));
-  }
-  b.store(pick(), operand(true));
-  b.store(values.back(), operand(true));
-  return b.group;
+Group random_exact_group(int size, Random& random, bool strided) {
+  return random_group(size, random, strided, is_exact);
 }
 
 // A load through a compute type that cannot hold what is loaded is no group.
@@ -217,7 +165,8 @@ TEST(gpu_run_random_groups) {
       Random random(41 + 1000 * library);
       Runs runs(prelude);
       for (int i = 0; i < 60; ++i) {
-        const Group group = random_group(1 + static_cast<int>(random() % 16), random, i % 2 == 0);
+        const Group group =
+            random_exact_group(1 + static_cast<int>(random() % 16), random, i % 2 == 0);
         if (!is_group(group)) continue;
         Scene scene = make_scene(group, random_sizes(random), random);
         runs.add(group, random() % 3 == 0 ? std::move(scene) : at_begin(scene));
@@ -242,7 +191,8 @@ TEST(gpu_run_many_tensors) {
     size_t tables = 0;
     for (int i = 0; i < 40; ++i) {
       const bool strided = i % 8 == 7;
-      Many its{random_group(1 + static_cast<int>(random() % 12), random, strided), {}, {}, {}};
+      Many its{
+          random_exact_group(1 + static_cast<int>(random() % 12), random, strided), {}, {}, {}};
       gpu::Target target = small_target(prelude);
       if (i % 5 == 4) target.most_narrow = 100;
       if (!is_group(its.group)) continue;
@@ -321,7 +271,7 @@ TEST(gpu_run_wide_numbers) {
     target.most_narrow = 0;
     runs.set_target(target);
     for (int i = 0; i < 16; ++i) {
-      const Group group = random_group(4, random, i % 2 == 0);
+      const Group group = random_exact_group(4, random, i % 2 == 0);
       if (is_group(group)) runs.add(group, make_scene(group, random_sizes(random), random));
     }
     for (const Shape shape : {Shape{1, 3, 200}, Shape{1, 2, 3100}, Shape{1, 1, 20001},
@@ -357,11 +307,7 @@ TEST(gpu_run_broadcasts) {
       for (const Shape shape : kShapes) {
         for (const Spread spread :
              {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns, Spread{kMiddle | kColumns}}) {
-          RowBuilder b(ComputeType::f32);
-          const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
-          b.group.operands[out].area = out;
-          b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
-          runs.add(b.group, shape, random);
+          runs.add(broadcast_sum(dtype, spread), shape, random);
           RowBuilder c(ComputeType::f32);  // in place, and the smaller operand too
           const uint16_t y = c.operand(dtype), w = c.spread(dtype, spread);
           c.group.operands[w].area = w;
@@ -384,12 +330,8 @@ TEST(gpu_run_folds) {
         for (const Op op : {Op::add, Op::mul, Op::maximum, Op::minimum}) {
           const Spread down = shape.planes == 1 ? kColumns : kPlanesAndColumns;
           for (const Spread spread : {kRows, down}) {
-            RowBuilder b(type);
-            const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
-            const uint16_t result = b.fold(op, b.load(x), spread);
-            b.store(result, out);
-            b.store(result, b.spread(type == ComputeType::f32 ? DType::bf16 : b.own(), spread));
-            runs.add(b.group, shape, random);
+            const DType second = type == ComputeType::f32 ? DType::bf16 : own_dtype(type);
+            runs.add(fold_of(op, type, spread, second), shape, random);
           }
         }
       }
@@ -451,30 +393,12 @@ TEST(gpu_run_folds_of_many) {
   CHECK(runs.check());
 }
 
-// The derivative of a layer norm: folds both ways, a weight, and the result in place.
 TEST(gpu_run_norm_backward) {
   for (const char* prelude : kPreludes) {
     Random random(45);
     Runs runs(prelude);
     for (const Shape shape : kShapes) {
-      if (shape.planes != 1) continue;
-      RowBuilder b(ComputeType::f32);
-      const DType f = DType::f32;
-      const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
-                     weight = b.load(b.spread(DType::bf16, kColumns)),
-                     mean = b.load(b.spread(f, kRows)),
-                     scale = b.load(b.spread(DType::bf16, kRows), f);
-      const uint16_t grad = b.load(grad_at);
-      const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
-      const uint16_t g = b.op(Op::mul, f, grad, weight);
-      const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
-      const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
-      const uint16_t result = b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale);
-      b.store(result, grad_at);
-      b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
-      b.store(b.fold(Op::add, result, kColumns), b.spread(DType::bf16, kColumns));
-      b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
-      runs.add(b.group, shape, random);
+      if (shape.planes == 1) runs.add(norm_backward(), shape, random);
     }
     CHECK(runs.check());
   }

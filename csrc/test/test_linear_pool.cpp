@@ -64,6 +64,41 @@ TEST(memory_small_blocks_share_segments) {
   for (const Allocation& block : blocks) f.pool.deallocate(block);
 }
 
+TEST(memory_small_requests_take_blocks_of_the_next_size_class) {
+  Fixture f;
+  const Allocation larger = f.pool.allocate(400 * kKiB), other = f.pool.allocate(400 * kKiB);
+  f.pool.deallocate(larger);
+  const Allocation smaller = f.pool.allocate(380 * kKiB);
+  CHECK_EQ(smaller.data, larger.data);
+  CHECK_EQ(smaller.capacity, 448 * kKiB);  // blocks of one segment count alike
+  CHECK_EQ(f.pool.stats().allocated_bytes.current, 2 * 448 * kKiB);
+  CHECK_EQ(f.pool.block_capacity(smaller.data), 448 * kKiB);
+  // Only the next one, and none in use.
+  const Allocation small = f.pool.allocate(300 * kKiB), own = f.pool.allocate(380 * kKiB);
+  CHECK_EQ(small.capacity, 320 * kKiB);
+  CHECK_EQ(own.capacity, 384 * kKiB);
+  // Idle ones come before new ones, its own before larger ones.
+  f.pool.deallocate(smaller);
+  f.pool.deallocate(own);
+  const Allocation first = f.pool.allocate(380 * kKiB), second = f.pool.allocate(380 * kKiB),
+                   third = f.pool.allocate(380 * kKiB);
+  CHECK_EQ(first.data, own.data);
+  CHECK_EQ(second.data, larger.data);
+  CHECK(third.data == static_cast<char*>(own.data) + 384 * kKiB);
+  CHECK(third.is_new && !second.is_new && !first.is_new);
+  // What is left of a segment comes before a new one.
+  for (const Allocation& block : {f.pool.allocate(300 * kKiB), f.pool.allocate(300 * kKiB)}) {
+    CHECK_EQ(block.capacity, 320 * kKiB);
+    f.pool.deallocate(block);
+  }
+  const Allocation left = f.pool.allocate(250 * kKiB);
+  CHECK_EQ(left.capacity, 320 * kKiB);
+  CHECK_EQ(f.pool.stats().segment.current, 3);
+  for (const Allocation& block : {other, small, first, second, third, left}) {
+    f.pool.deallocate(block);
+  }
+}
+
 TEST(memory_large_requests_take_idle_blocks_of_up_to_twice_their_size) {
   Fixture f;
   const Allocation large = f.pool.allocate(8 * kMiB);

@@ -30,11 +30,7 @@ TEST(rows_broadcast) {
     for (const Shape shape : kShapes) {
       for (const Spread spread :
            {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns, Spread{kMiddle | kColumns}}) {
-        RowBuilder b(ComputeType::f32);
-        const uint16_t x = b.operand(dtype), v = b.spread(dtype, spread), out = b.operand(dtype);
-        b.group.operands[out].area = out;
-        b.store(b.op(Op::add, dtype, b.load(x), b.load(v)), out);
-        CHECK(equal_on_all(b.group, shape, random));
+        CHECK(equal_on_all(broadcast_sum(dtype, spread), shape, random));
         RowBuilder c(ComputeType::f32);  // in place
         const uint16_t y = c.operand(dtype), w = c.spread(dtype, spread);
         c.group.operands[w].area = w;
@@ -51,12 +47,7 @@ TEST(rows_folds) {
     for (const Shape shape : kShapes) {
       for (const Op op : {Op::add, Op::mul, Op::maximum, Op::minimum}) {
         for (const Spread spread : {kRows, shape.planes == 1 ? kColumns : kPlanesAndColumns}) {
-          RowBuilder b(type);
-          const uint16_t x = b.operand(b.own()), out = b.spread(b.own(), spread);
-          const uint16_t result = b.fold(op, b.load(x), spread);
-          b.store(result, out);
-          b.store(result, b.spread(b.own(), spread));
-          CHECK(equal_on_all(b.group, shape, random));
+          CHECK(equal_on_all(fold_of(op, type, spread, own_dtype(type)), shape, random));
         }
       }
     }
@@ -81,28 +72,10 @@ TEST(rows_softmax) {
   }
 }
 
-// The derivative of a layer norm: folds over columns and over rows, a weight, and its result in
-// place of the gradient.
 TEST(rows_norm_backward) {
   Random random(4);
   for (const Shape shape : kShapes) {
-    if (shape.planes != 1) continue;
-    RowBuilder b(ComputeType::f32);
-    const DType f = DType::f32;
-    const uint16_t x = b.load(b.operand(f)), grad_at = b.spread(f, kEach),
-                   weight = b.load(b.spread(DType::bf16, kColumns)),
-                   mean = b.load(b.spread(f, kRows)),
-                   scale = b.load(b.spread(DType::bf16, kRows), f);
-    const uint16_t grad = b.load(grad_at);
-    const uint16_t normal = b.op(Op::mul, f, b.op(Op::sub, f, x, mean), scale);
-    const uint16_t g = b.op(Op::mul, f, grad, weight);
-    const uint16_t a = b.fold(Op::add, g), c = b.fold(Op::add, b.op(Op::mul, f, g, normal));
-    const uint16_t rest = b.op(Op::add, f, b.op(Op::mul, f, c, normal), a);
-    b.store(b.op(Op::mul, f, b.op(Op::sub, f, g, rest), scale), grad_at);
-    b.store(b.fold(Op::add, b.op(Op::mul, f, grad, normal), kColumns), b.spread(f, kColumns));
-    b.store(b.fold(Op::add, grad, kColumns), b.spread(DType::bf16, kColumns));
-    b.store(b.op(Op::add, f, a, c), b.spread(DType::f16, kRows));
-    CHECK(equal_on_all(b.group, shape, random));
+    if (shape.planes == 1) CHECK(equal_on_all(norm_backward(), shape, random));
   }
 }
 

@@ -21,18 +21,21 @@ def report(seed: int, lines: list[Line], error: str) -> str:
 
 
 def has_cpu_run(seed: int) -> bool:
-    """One program in ten is compared with the CPU too."""
+    """One program in ten is compared with the CPU too, unless all are to be."""
     return seed % 10 == 0
 
 
-def check_seed(seed: int, totals: Totals | None = None) -> None:
+def check_seed(seed: int, totals: Totals | None = None, with_cpu: bool | None = None) -> None:
     """Runs the program of a seed and counts what it did.
+
+    Args:
+        with_cpu: whether it is compared with the CPU too; has_cpu_run(seed) where it is None.
 
     Raises:
         AssertionError: it fails; the message has the program, shrunk and whole.
     """
     lines = program(seed)
-    with_cpu = has_cpu_run(seed)
+    with_cpu = has_cpu_run(seed) if with_cpu is None else with_cpu
     try:
         check(lines, with_cpu, totals)
     except Mismatch as error:
@@ -43,10 +46,10 @@ def check_seed(seed: int, totals: Totals | None = None) -> None:
         raise AssertionError(report(seed, lines, f"{type(error).__name__}: {error}")) from error
 
 
-def check_seeds(seeds: Iterable[int]) -> Totals:
-    """Runs the programs of many seeds; raises AssertionError with the first that fails."""
+def check_seeds(seeds: Iterable[int], with_cpu: bool | None = None) -> Totals:
+    """As check_seed() of many; raises AssertionError with the first that fails."""
     totals = Totals()
     torch.hologram.flush()
     for seed in seeds:
-        check_seed(seed, totals)
+        check_seed(seed, totals, with_cpu)
     return totals

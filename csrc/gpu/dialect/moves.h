@@ -1,5 +1,5 @@
 // Kernels that move elements as they are, of any dtype of 1, 2, 4, 8 or 16 bytes, and those that
-// add elements up where indices say. gpu/moves.cpp, which has a row for each, makes their launches.
+// add elements up where indices say. gpu/move_launches.cpp has a row for each.
 //
 // A thread is there for a point of a space of up to HG_MOVE_RANK dimensions, or for HG_MOVE_EACH of
 // them; an operand has a stride along each dimension, in its elements. I is the type of numbers of

@@ -1,5 +1,5 @@
-// What the kernels of moves.h and their host (gpu/moves.cpp) agree upon. Macros, for both know
-// them.
+// What the kernels of moves.h and their host (gpu/moves.cpp, indices.cpp, move_launches.h) agree
+// upon. Macros, for both know them.
 #ifndef HOLOGRAM_GPU_MOVES_LIMITS_H
 #define HOLOGRAM_GPU_MOVES_LIMITS_H
 
@@ -22,8 +22,7 @@
 
 // The record of a launch with indices, of 32-bit words, all zero before it.
 //   0: 0, or 2^32 - 1 - the first position at which an index is out of range, those from 2^32 - 2
-//   on
-//      being that one   1, 2: the index, its lower half first   3: which of the launch's indices
+//      on being that one   1, 2: the index, its lower half first   3: which of the launch's indices
 #define HG_INDEX_RECORD 4u
 
 #endif
