@@ -1,4 +1,4 @@
-// Convolutions. Torch's library for them spends 45 us on describing each call before it computes
+// Convolutions. Torch's library for them spends 50 us on describing each call before it computes
 // anything, so two kinds are computed without it: one whose kernel has a single element is a matrix
 // product for each image, in float32 and float64, and one that has a kernel for each channel goes
 // plane by plane, in float32. A bias is an addition of its own then, which joins the pass of what

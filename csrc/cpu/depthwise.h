@@ -1,7 +1,7 @@
 // Convolutions in which each channel has a kernel of its own, of images in float32: each output
 // plane is computed of one input plane.
 //
-// torch's library spends 45 us on the description of each such call, and turns the images into
+// torch's library spends some 50 us on the description of each such call, turns the images into
 // another layout and back; a network for phones has a dozen of them to three dozen, of 10 us of
 // arithmetic each.
 #pragma once
