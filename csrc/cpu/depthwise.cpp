@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cstring>
 #include <new>
 #include <type_traits>
@@ -84,17 +85,38 @@ struct Part {
   }
 };
 
-// Planes with zeros where nothing is put, and room to be read behind the last one.
+// Taps, and where in a kernel their weights are.
+struct Taps {
+  std::vector<DepthwiseTap> all;
+  std::vector<int64_t> places;
+  void add(int64_t offset, int64_t place) {
+    all.push_back({offset, 0});
+    places.push_back(place);
+  }
+  int64_t count() const { return static_cast<int64_t>(all.size()); }
+  void weigh(const float* kernel) {
+    for (size_t t = 0; t < all.size(); ++t) all[t].weight = kernel[places[t]];
+  }
+};
+
+// Planes with zeros where nothing is put, and room to be read behind the last one: a tap's row and
+// a few registers.
 class Grid {
  public:
   Grid(int64_t rows, int64_t pitch, int64_t count)
       : pitch_(pitch),
         size_(rows * pitch),
-        memory_(static_cast<size_t>(count * size_ + kDepthwiseSlack)) {}
+        memory_(static_cast<size_t>(count * size_ + pitch_ + kDepthwiseSlack)) {}
   float* plane(int64_t number = 0) { return memory_.data() + number * size_; }
   float* row(int64_t y) { return memory_.data() + y * pitch_; }
   int64_t pitch() const { return pitch_; }
   int64_t size() const { return size_; }
+  // Whether the taps may read for so many outputs.
+  bool holds(const Taps& taps, int64_t count) const {
+    const auto offset = [](const DepthwiseTap& tap) { return tap.offset; };
+    const int64_t last = std::ranges::max_element(taps.all, {}, offset)->offset;
+    return last + count + kDepthwiseSlack <= static_cast<int64_t>(memory_.size());
+  }
 
  private:
   int64_t pitch_, size_;
@@ -110,20 +132,6 @@ struct Line {
         stride(its_stride),
         offset(phase - pad) {}
   int64_t operator[](int64_t i) const { return i * stride + offset; }
-};
-
-// Taps, and where in a kernel their weights are.
-struct Taps {
-  std::vector<DepthwiseTap> all;
-  std::vector<int64_t> places;
-  void add(int64_t offset, int64_t place) {
-    all.push_back({offset, 0});
-    places.push_back(place);
-  }
-  int64_t count() const { return static_cast<int64_t>(all.size()); }
-  void weigh(const float* kernel) {
-    for (size_t t = 0; t < all.size(); ++t) all[t].weight = kernel[places[t]];
-  }
 };
 
 // The phases of the planes of images.
@@ -158,6 +166,7 @@ class Phases {
         taps.add(phase * grid_.size() + y / sh * pitch() + x / sw, part_.tap(y, x));
       }
     }
+    assert(grid_.holds(taps, outputs()));
     return taps;
   }
 
@@ -233,7 +242,9 @@ void image_gradients_of(const Part& part, const float* grads, const float* kerne
           phase.taps.add((above - y / sh) * pitch + before - x / sw, part.tap(y, x));
         }
       }
-      if (phase.taps.count() != 0) phases.push_back(std::move(phase));
+      if (phase.taps.count() == 0) continue;
+      assert(grid.holds(phase.taps, rows * pitch));
+      phases.push_back(std::move(phase));
     }
   }
   for (int64_t n = begin; n < end; ++n) {

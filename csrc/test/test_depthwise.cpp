@@ -123,6 +123,13 @@ TEST(depthwise_convolutions_are_sums_of_products) {
   }
 }
 
+TEST(depthwise_kernels_may_be_long) {
+  check_shape(shape_of(1, 2, 3, 130, 1, 121, 1, 0));
+  check_shape(shape_of(1, 2, 130, 3, 121, 1, 1, 0));
+  check_shape(shape_of(1, 2, 2, 3, 5, 24, 1, 12));
+  check_shape(shape_of(2, 1, 60, 61, 11, 11, 2, 5));
+}
+
 TEST(depthwise_strides_and_pads_may_differ) {
   Depthwise s = shape_of(2, 2, 9, 11, 3, 5, 1, 1);
   s.stride_height = 2;
