@@ -149,6 +149,15 @@ class LinearPool {
   // Of a request of 1..kLargestRequest bytes. Needs no lock.
   SizeClass& size_class_of(size_t nbytes) noexcept { return size_classes_[index_of(nbytes)]; }
 
+  // How many size classes up a request takes a block from before a segment is made for it. A large
+  // one counts as what it is asked for, whatever serves it, which has at most twice its capacity; a
+  // small one counts as what serves it, which has at most a quarter more. Of small ones every other
+  // class only: a class that lends and borrows may have lent what it needs while what it has
+  // borrowed lies idle, out of reach of who borrowed of it, and would grow for good.
+  int size_classes_up(const SizeClass& size_class) const noexcept {
+    return size_class.large() ? 4 : static_cast<int>((&size_class - size_classes_.get()) % 2);
+  }
+
   // Hands out an idle block of the size class that is ready for the queue, to count as so many
   // bytes.
   bool take(SizeClass& size_class, size_t nbytes, size_t counted, const Queue* queue,

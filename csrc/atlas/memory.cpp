@@ -17,13 +17,6 @@
 namespace hologram {
 namespace {
 
-// How many size classes up a request takes a block from before a segment is made for it. A large
-// one counts as what it is asked for, whatever serves it, which has at most twice its capacity; a
-// small one counts as what serves it, which has at most a quarter more.
-int size_classes_up(const SizeClass& size_class) noexcept {
-  return size_class.large() ? 4 : 1;
-}
-
 [[noreturn]] void die(const char* what, const void* pointer) noexcept {
   std::fprintf(stderr, "hologram: %s: %p\n", what, pointer);
   std::abort();
@@ -84,7 +77,7 @@ bool MemoryPool::take_held(SizeClass& size_class, size_t nbytes, const Queue* qu
   if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return true;
   if (take_linear(size_class, nbytes, queue, block)) return true;
   // The pages of a larger one are there already, which is worth more than its unused end.
-  const int up = size_classes_up(size_class);
+  const int up = linear_.size_classes_up(size_class);
   if (!linear_.take_larger(size_class, up, nbytes, queue, block) &&
       !linear_.carve(size_class, up, nbytes, block)) {
     return false;
