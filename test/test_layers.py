@@ -23,6 +23,7 @@ LAYERS = {
 EXCEPTIONS = {
     ("aten/bindings.cpp", "cpu/system.h"),
     ("aten/threads.cpp", "cpu/queue.h"),
+    ("aten/convolutions.cpp", "cpu/copy_rows.h"),
     ("aten/convolutions.cpp", "cpu/depthwise.h"),
     ("aten/convolutions.cpp", "cpu/queue.h"),
 }

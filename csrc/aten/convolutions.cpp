@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -31,6 +30,7 @@
 #include "aten/runtime.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
+#include "cpu/copy_rows.h"
 #include "cpu/depthwise.h"
 #include "cpu/queue.h"
 
@@ -66,8 +66,12 @@ bool is_operand(const Tensor& tensor, const Tensor& input) {
          is_recordable(tensor, input.device().index());
 }
 
-// ---- matrix products
-// -----------------------------------------------------------------------------
+bool are_operands(const Tensor& input, const Tensor& weight) {
+  return is_operand(input, input) && is_operand(weight, input) && is_channels_first(input) &&
+         is_channels_first(weight);
+}
+
+// ---- matrix products ----------------------------------------------------------------------------
 
 // Of images [batch, in, inner], that is [batch, out, inner] after the convolution.
 struct Pointwise {
@@ -77,11 +81,6 @@ struct Pointwise {
   // few columns cost nearly as much as those of sixteen.
   bool joins() const { return batch > 1 && inner > 1 && inner < 16; }
 };
-
-bool are_operands(const Tensor& input, const Tensor& weight) {
-  return is_operand(input, input) && is_operand(weight, input) && is_channels_first(input) &&
-         is_channels_first(weight);
-}
 
 // None where torch has to compute it, or to complain.
 std::optional<Pointwise> pointwise(const Arguments& given) {
@@ -95,25 +94,6 @@ std::optional<Pointwise> pointwise(const Arguments& given) {
   }
   return Pointwise{input.size(0), input.size(1), weight.size(0),
                    input.numel() / (input.size(0) * input.size(1))};
-}
-
-// to[b][a] = from[a][b], each of `inner` elements.
-template <class T>
-void exchange(T* to, const T* from, int64_t a, int64_t b, int64_t inner) {
-  const auto run = [&](auto count) {
-    for (int64_t i = 0; i < a; ++i) {
-      for (int64_t k = 0; k < b; ++k) {
-        std::memcpy(to + (k * a + i) * inner, from + (i * b + k) * inner,
-                    static_cast<size_t>(count) * sizeof(T));
-      }
-    }
-  };
-  // The sizes of the last layers of networks, as constants.
-  switch (inner) {
-    case 4: return run(std::integral_constant<int64_t, 4>());
-    case 9: return run(std::integral_constant<int64_t, 9>());
-    default: return run(inner);
-  }
 }
 
 class PointwiseCall : public KernelCall {
@@ -141,11 +121,13 @@ class PointwiseCall : public KernelCall {
     move(result.data_ptr(), images, shape_.batch, channels);
     return result;
   }
+  // to[b][a] = from[a][b], each of `inner` elements.
   void move(void* to, const void* from, int64_t a, int64_t b) const {
-    if (dtype_.itemsize() == 4) {
-      exchange(static_cast<int32_t*>(to), static_cast<const int32_t*>(from), a, b, shape_.inner);
-    } else {
-      exchange(static_cast<int64_t*>(to), static_cast<const int64_t*>(from), a, b, shape_.inner);
+    const auto floats = static_cast<int64_t>(dtype_.itemsize() / sizeof(float));
+    const int64_t run = shape_.inner * floats;
+    for (int64_t i = 0; i < a; ++i) {
+      cpu::copy_rows(static_cast<float*>(to) + i * run, a * run,
+                     static_cast<const float*>(from) + i * b * run, run, b, run);
     }
   }
   static void multiply(const Tensor& a, const Tensor& b, Tensor out) {

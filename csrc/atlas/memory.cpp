@@ -45,11 +45,12 @@ MemoryPool::~MemoryPool() {
   return true;
 }
 
-// Hands out any larger block, whatever its queue. Callers hold lock_.
-bool MemoryPool::take_any_larger(const SizeClass& size_class, size_t nbytes,
-                                 Allocation& block) noexcept {
-  if (!linear_.take_larger(size_class, LinearPool::kSizeClasses, nbytes, nullptr, block) &&
-      !linear_.carve(size_class, LinearPool::kSizeClasses, nbytes, block)) {
+// Hands out an idle block of the next so many size classes that is ready for the queue, or one that
+// nobody had before, of the size class or of these. Callers hold lock_.
+bool MemoryPool::take_larger(const SizeClass& size_class, int size_classes, size_t nbytes,
+                             const Queue* queue, Allocation& block) noexcept {
+  if (!linear_.take_larger(size_class, size_classes, nbytes, queue, block) &&
+      !linear_.carve(size_class, size_classes, nbytes, block)) {
     return false;
   }
   counters_.count_allocation(counters_.linear, block.capacity, nbytes);
@@ -77,13 +78,7 @@ bool MemoryPool::take_held(SizeClass& size_class, size_t nbytes, const Queue* qu
   if (nbytes <= kLargestBoundaryRequest && take_boundary(nbytes, queue, block)) return true;
   if (take_linear(size_class, nbytes, queue, block)) return true;
   // The pages of a larger one are there already, which is worth more than its unused end.
-  const int up = linear_.size_classes_up(size_class);
-  if (!linear_.take_larger(size_class, up, nbytes, queue, block) &&
-      !linear_.carve(size_class, up, nbytes, block)) {
-    return false;
-  }
-  counters_.count_allocation(counters_.linear, block.capacity, nbytes);
-  return true;
+  return take_larger(size_class, linear_.size_classes_up(size_class), nbytes, queue, block);
 }
 
 // Not split in two for the sake of its callers here, which are rare.

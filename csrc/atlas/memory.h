@@ -159,7 +159,8 @@ class MemoryPool final : public Scratch {
   bool take_boundary(size_t nbytes, const Queue* queue, Allocation& block) noexcept;
   bool take_linear(SizeClass& size_class, size_t nbytes, const Queue* queue,
                    Allocation& block) noexcept;
-  bool take_any_larger(const SizeClass& size_class, size_t nbytes, Allocation& block) noexcept;
+  bool take_larger(const SizeClass& size_class, int size_classes, size_t nbytes, const Queue* queue,
+                   Allocation& block) noexcept;
   bool take_held(SizeClass& size_class, size_t nbytes, const Queue* queue,
                  Allocation& block) noexcept;
   const char* give_back(void* data, Fence fence) noexcept;

@@ -40,7 +40,7 @@ bool MemoryPool::grow(SizeClass& size_class, size_t nbytes, const Queue* queue, 
     if (queue != nullptr && take_held(size_class, nbytes, nullptr, block)) return true;
     if (retried) {
       const std::lock_guard guard(lock_);
-      return take_any_larger(size_class, nbytes, block);
+      return take_larger(size_class, LinearPool::kSizeClasses, nbytes, nullptr, block);
     }
     {
       const std::lock_guard guard(lock_);

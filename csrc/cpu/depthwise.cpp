@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
-#include <cstring>
 #include <new>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "atlas/float_mode.h"
+#include "cpu/copy_rows.h"
 #include "cpu/kernel_table.h"
 #include "cpu/system.h"
 
@@ -28,33 +27,6 @@ const DepthwiseKernels& loops() {
 
 int64_t divide_up(int64_t a, int64_t b) {
   return a >= 0 ? (a + b - 1) / b : -(-a / b);
-}
-
-// Rows of so many elements, from and to rows that are so far apart.
-template <class Count>
-void copy_rows_of(float* to, int64_t to_pitch, const float* from, int64_t from_pitch, int64_t rows,
-                  Count count) {
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(to + row * to_pitch, from + row * from_pitch,
-                static_cast<size_t>(count) * sizeof(float));
-  }
-}
-void copy_rows(float* to, int64_t to_pitch, const float* from, int64_t from_pitch, int64_t rows,
-               int64_t count) {
-  const auto of = [&](auto its) { copy_rows_of(to, to_pitch, from, from_pitch, rows, its); };
-  // The widths of the last layers of networks, as constants: a call for each row takes longer than
-  // the row.
-  switch (count) {
-    case 1: return of(std::integral_constant<int64_t, 1>());
-    case 2: return of(std::integral_constant<int64_t, 2>());
-    case 3: return of(std::integral_constant<int64_t, 3>());
-    case 4: return of(std::integral_constant<int64_t, 4>());
-    case 7: return of(std::integral_constant<int64_t, 7>());
-    case 8: return of(std::integral_constant<int64_t, 8>());
-    case 14: return of(std::integral_constant<int64_t, 14>());
-    case 16: return of(std::integral_constant<int64_t, 16>());
-    default: return of(count);
-  }
 }
 
 // The part of a kernel of which some product is with an element of the image. The shape is that of

@@ -55,9 +55,7 @@ class IndexedMoves : public MoveLaunches {
   }
   static void add_indexed(Fields& fields, const Space& space, const std::vector<Along>& along,
                           std::span<const Indices> indices, const Walk& walk) {
-    fields.add_space(space);
-    for (size_t operand = 0; operand < kIndexOperands; ++operand)
-      fields.add_strides(space, operand);
+    fields.add_space(space, kIndexOperands);
     fields.add(static_cast<int64_t>(indices.size()));
     for (const int64_t number : {walk.outer, walk.lines, walk.owners, walk.walk,
                                  int64_t{walk.left_out.has_value()}, walk.left_out.value_or(0)}) {

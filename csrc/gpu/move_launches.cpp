@@ -238,11 +238,12 @@ void Fields::add_pattern(std::span<const std::byte, 16> pattern) {
   all_.insert(all_.end(), pattern.begin(), pattern.end());
 }
 
-void Fields::add_space(const Space& space) {
+void Fields::add_space(const Space& space, size_t operands) {
   add(space.count());
   add(static_cast<int64_t>(std::max<size_t>(space.dimensions.size(), 1)));
   add_each(space.dimensions.size(), HG_MOVE_RANK, 1,
            [&](size_t d) { return space.dimensions[d].size; });
+  for (size_t operand = 0; operand < operands; ++operand) add_strides(space, operand);
 }
 
 void Fields::add_strides(const Space& space, size_t operand) {
@@ -262,9 +263,7 @@ void MoveLaunches::fill(const char* name, Space space, std::vector<Argument> arg
   const bool wide = is_wide(space);
   Fields fields(wide);
   fields.add_pattern(pattern);
-  fields.add_space(space);
-  fields.add_strides(space, 0);
-  fields.add_strides(space, 1);
+  fields.add_space(space, 2);
   spread(name, element_type(space.bytes), wide, space.count(), std::move(arguments), fields);
 }
 
@@ -353,9 +352,7 @@ void MoveLaunches::copy_as(const char* name, const char* types, const Space& spa
   require(space.dimensions.size() <= HG_MOVE_RANK, "a copy of too many dimensions");
   const bool wide = is_wide(space);
   Fields fields(wide);
-  fields.add_space(space);
-  fields.add_strides(space, 0);
-  fields.add_strides(space, 1);
+  fields.add_space(space, 2);
   spread(name, types, wide, space.count(), {to, from}, fields);
 }
 

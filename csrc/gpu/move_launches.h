@@ -84,7 +84,8 @@ class Fields {
     for (size_t i = 0; i < most; ++i) add(i < count ? f(i) : rest);
   }
   void add_pattern(std::span<const std::byte, 16> pattern);
-  void add_space(const Space& space);
+  // With the strides of its first so many operands.
+  void add_space(const Space& space, size_t operands);
   void add_strides(const Space& space, size_t operand);
   std::vector<std::byte> take() { return std::move(all_); }
 

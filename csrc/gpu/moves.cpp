@@ -79,9 +79,7 @@ class Moves : public MoveLaunches {
     const bool wide = is_wide(space);
     Fields fields(wide);
     fields.add_pattern(pattern);
-    fields.add_space(space);
-    fields.add_strides(space, 0);
-    fields.add_strides(space, 1);
+    fields.add_space(space, 2);
     fields.add_each(rank, HG_MOVE_RANK, 0, [&](size_t d) { return before[d]; });
     fields.add_each(rank, HG_MOVE_RANK, 1, [&](size_t d) { return inside[d]; });
     fields.add(static_cast<int64_t>(mode));
@@ -118,9 +116,7 @@ class Moves : public MoveLaunches {
   void transpose(const Space& space, Argument to, Argument from) {
     const bool wide = is_wide(space);
     Fields fields(wide);
-    fields.add_space(space);
-    fields.add_strides(space, 0);
-    fields.add_strides(space, 1);
+    fields.add_space(space, 2);
     int64_t blocks = 1;
     for (size_t d = 0; d < space.dimensions.size(); ++d) {
       const int64_t size = space.dimensions[d].size;
