@@ -178,6 +178,10 @@ UNITS = {
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
     "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
     "atlas/op_table",
+    "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps",
+    "moves": "gpu/moves gpu/indices gpu/move_launches",
+    "cuda": "cuda/backend cuda/code cuda/context cuda/driver cuda/host_run cuda/kernels "
+    "cuda/memory cuda/queue",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "
@@ -200,7 +204,7 @@ def write_units() -> list[str]:
         together.update(f"csrc/{file}" for file in files)
     alone = (
         path
-        for layer in ("cpu", "aten", "atlas")
+        for layer in ("cpu", "aten", "atlas", "gpu", "cuda")
         for path in glob.glob(f"csrc/{layer}/*.cpp")
         if path not in together
     )
@@ -241,6 +245,12 @@ for header in HEADERS:
     write_if_changed(INCLUDE / Path(header).relative_to("csrc"), Path(header).read_text())
 
 
+# "1": kernels for NVIDIA's GPUs are compiled, "0": they are not, "": where there is a GPU.
+BUILD_CUDA = os.environ.get("HOLOGRAM_BUILD_CUDA", "")
+if BUILD_CUDA not in ("", "0", "1"):
+    raise SystemExit(f"HOLOGRAM_BUILD_CUDA must be 0 or 1, not '{BUILD_CUDA}'")
+
+
 # csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
 # include path the compiler looks for the result first, and this folder is the first.
 PRECOMPILED = ROOT / "build/temp/precompiled"
@@ -274,6 +284,23 @@ class build_ext(BuildExtension):
 
         self.build_extension = with_header
         super().build_extensions()
+
+    def run(self) -> None:
+        super().run()
+        if BUILD_CUDA == "1" or (BUILD_CUDA == "" and Path("/dev/nvidiactl").exists()):
+            self.build_kernels(ROOT if self.inplace else Path(self.build_lib))
+
+    def build_kernels(self, folder: Path) -> None:
+        """Compiles the kernels of the extension below a folder, which says what they are.
+
+        Where nobody has asked for them, their compiler may be missing.
+        """
+        command = [sys.executable, "tools/build_kernels.py", str(folder)]
+        status = subprocess.run(command, check=False).returncode
+        if status != 0 and BUILD_CUDA == "1":
+            raise SystemExit("the kernels for CUDA do not compile")
+        if status != 0:
+            print("torch_hologram is built without CUDA (HOLOGRAM_BUILD_CUDA=0 says nothing)")
 
     def precompile(self) -> Callable[[], None] | None:
         """Starts to compile csrc/aten/precompiled.h with the flags that BuildExtension will use.

@@ -16,12 +16,18 @@ LAYERS = {
     "atlas": {"atlas"},
     "cpu": {"atlas", "cpu"},
     "gpu": {"atlas", "gpu"},
+    "cuda": {"atlas", "gpu", "cuda"},
     "aten": {"atlas", "aten"},
 }
-# The binding says what machine the package runs on, and hands torch's threads to the CPU's queues.
-# Calls run on the host whatever the backend: with kernels of the CPU's where torch's are slower.
+# The binding says what machine the package runs on, gives the build the kernels' text, and hands
+# torch's threads to the CPU's queues. Calls run on the host whatever the backend: with kernels of
+# the CPU's where torch's are slower. What a GPU has no kernels for runs on copies, by the CPU's
+# code.
 EXCEPTIONS = {
+    ("cuda/code.h", "cpu/compiled_group.h"),
+    ("cuda/host_run.h", "cpu/compiled_group.h"),
     ("aten/bindings.cpp", "cpu/system.h"),
+    ("aten/bindings.cpp", "gpu/libraries.h"),
     ("aten/threads.cpp", "cpu/queue.h"),
     ("aten/convolutions.cpp", "cpu/copy_rows.h"),
     ("aten/convolutions.cpp", "cpu/depthwise.h"),
@@ -52,7 +58,7 @@ class TestLayers(HologramTestCase):
         self.assertEqual(seen, EXCEPTIONS, "exceptions that are none any more")
 
     def test_the_core_and_the_backends_know_no_torch(self):
-        for layer in ("atlas", "cpu", "gpu"):
+        for layer in ("atlas", "cpu", "gpu", "cuda"):
             for path in sources(layer):
                 self.assertIsNone(TORCH.search(path.read_text()), path)
 

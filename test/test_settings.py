@@ -20,8 +20,8 @@ WRONG_ENVIRONMENTS = {
     ("HOLOGRAM_CPU_DEVICES", "65"): "must be a number from 1 to 64, not '65'",
     ("HOLOGRAM_POISON_FREED", "yes"): "must be 0 or 1, not 'yes'",
     ("HOLOGRAM_CPU_DEVICES", "abc"): "must be a number from 1 to 64, not 'abc'",
-    ("HOLOGRAM_BACKENDS", "cuda"): "names 'cuda', which this build does not have (available: cpu); "
-    "libhologram_cuda.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",
+    ("HOLOGRAM_BACKENDS", "abacus"): "names 'abacus', which this build does not have (available: "
+    "cuda, cpu); libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",
     ("HOLOGRAM_BACKENDS", "cpu,cpu"): "names 'cpu' twice",
     ("HOLOGRAM_BACKENDS", ""): "is empty",
     ("HOLOGRAM_EAGER", "yes"): "must be 0 or 1, not 'yes'",
@@ -109,9 +109,10 @@ class TestEnvironment(HologramTestCase):
         [
             (
                 "HOLOGRAM_BACKENDS",
-                "cuda,cpu",
-                "HOLOGRAM_BACKENDS names 'cuda', which this build does not have (available: cpu); "
-                "libhologram_cuda.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)",
+                "abacus,cpu",
+                "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: "
+                "cuda, cpu); libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH "
+                "(which is not set)",
             ),
             (
                 "HOLOGRAM_CPU_DEVICE",

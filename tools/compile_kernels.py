@@ -166,7 +166,10 @@ class Nvrtc:
         return output.raw
 
     def compile(self, text: str, name: str, architecture: str) -> Compiled:
-        """Code for an architecture, sm_90 say; CompileError with what the compiler says."""
+        """Code for an architecture: machine code for sm_90, say, PTX for compute_90.
+
+        Raises CompileError with what the compiler says.
+        """
 
         def strings(texts: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
             return (ctypes.c_char_p * len(texts))(*texts)
@@ -182,7 +185,10 @@ class Nvrtc:
             strings([path.name.encode() for path in self._headers]),
         )
         # A cache would make of the second time nothing that says anything.
-        own = (f"--gpu-architecture={architecture}", "--no-cache", "--ptxas-options=-v")
+        own = [f"--gpu-architecture={architecture}", "--no-cache"]
+        is_code = architecture.startswith("sm_")
+        if is_code:
+            own.append("--ptxas-options=-v")
         options = strings([option.encode() for option in (*LANGUAGE, *own)])
         try:
             # Of the processor: it does all in this thread, and other processes do not count.
@@ -192,7 +198,8 @@ class Nvrtc:
             log = self._output("ProgramLog", program).rstrip(b"\0").decode()
             if error:
                 raise CompileError(f"{name} for {architecture}: {error}\n{log}")
-            return Compiled(seconds, self._output("CUBIN", program), log, usage_of(log))
+            output = self._output("CUBIN" if is_code else "PTX", program)
+            return Compiled(seconds, output, log, usage_of(log) if is_code else {})
         finally:
             self._checked("nvrtcDestroyProgram", ctypes.byref(program))
 

@@ -38,6 +38,7 @@
 #include "atlas/memory_stats.h"
 #include "atlas/stream.h"
 #include "cpu/system.h"
+#include "gpu/libraries.h"
 
 namespace py = pybind11;
 
@@ -465,6 +466,11 @@ void bind_memory(py::module_& m) {
       .def(py::init<>())
       .def_buffer(&HostView::buffer);
   // Nanoseconds of making and dropping a storage and its twin, for the benchmark.
+  m.def("kernel_libraries", [] {
+    py::dict texts;
+    for (const gpu::Library& library : gpu::libraries()) texts[library.name] = library.text();
+    return texts;
+  });
   m.def("storage_pair_nanoseconds", [](int64_t index, size_t nbytes, int64_t pairs) {
     const auto device = checked(index);
     const auto start = std::chrono::steady_clock::now();

@@ -32,7 +32,7 @@ std::filesystem::path find_library(const std::string& name) {
     std::error_code ignored;
     if (!folder.empty() && std::filesystem::exists(folder / file, ignored)) return folder / file;
   }
-  throw Error("which this build does not have (available: cpu); " + file +
+  throw Error("which this build does not have (available: cuda, cpu); " + file +
               " is in no folder of HOLOGRAM_BACKEND_PATH (" +
               (path.empty() ? "which is not set" : "'" + std::string(path) + "'") + ")");
 }
@@ -55,6 +55,7 @@ const BackendLibrary& open_library(const std::string& name) {
 
 // Of a name that was asked for; the library, or why there is none. Never unloaded.
 const BackendLibrary& library_of(const std::string& name) {
+  if (name == "cuda") return cuda_library();
   struct Found {
     const BackendLibrary* library = nullptr;
     std::string error;

@@ -10,13 +10,18 @@
 
 namespace hologram {
 
-// How many devices a backend outside this build has: at least 1. Throws Error with the reason why
+struct BackendLibrary;  // atlas/backend_library.h
+
+// How many devices a backend other than the CPU has: at least 1. Throws Error with the reason why
 // there is none: no such library, one of another interface, one that does not load, no device.
 // Loads the library at the first call.
 int library_device_count(std::string_view name);
 
 // Device `ordinal` of the `count` devices that a backend provides. Throws Error.
 std::unique_ptr<Backend> make_backend(const std::string& name, int ordinal, int count);
+
+// NVIDIA's GPUs, a backend of this build.
+const BackendLibrary& cuda_library();
 
 // The CPU as `count` equal devices: device `ordinal` of them gets 1/count of the cores and memory.
 std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count);

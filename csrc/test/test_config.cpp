@@ -71,9 +71,10 @@ TEST(config_names_backends_it_does_not_have) {
   const Config mixed = parse_config("abacus, cpu", "", "");
   CHECK_EQ(mixed.devices.size(), 1u);
   CHECK_EQ(mixed.error, "");  // there is a device, if not the first one asked for
-  CHECK_EQ(mixed.warning,
-           "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: cpu); "
-           "libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)");
+  CHECK_EQ(
+      mixed.warning,
+      "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: cuda, cpu); "
+      "libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)");
 
   const Config none = parse_config("abacus", "", "");
   CHECK_EQ(none.devices.size(), 0u);

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "atlas/backend_library.h"
+#include "atlas/backends.h"
+#include "atlas/error.h"
+#include "cuda/code.h"
+#include "cuda/context.h"
+#include "cuda/kernels.h"
+#include "cuda/memory.h"
+#include "cuda/queue.h"
+
+namespace hologram::cuda {
+namespace {
+
+class Backend final : public hologram::Backend {
+ public:
+  explicit Backend(int ordinal) : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), constants_(gpu_) {
+    const Driver& d = driver();
+    std::array<char, 256> name{};
+    check(d.device_name(name.data(), static_cast<int>(name.size()), gpu_.device),
+          "cuDeviceGetName");
+    const auto attribute = [&](Attribute which) {
+      int value = 0;
+      check(d.device_attribute(&value, which, gpu_.device), "cuDeviceGetAttribute");
+      return value;
+    };
+    properties_.name = name.data();
+    properties_.backend = "cuda";
+    check(d.device_memory(&properties_.total_memory, gpu_.device), "cuDeviceTotalMem");
+    properties_.multi_processor_count = attribute(Attribute::multiprocessors);
+    properties_.l2_cache_size = static_cast<size_t>(attribute(Attribute::l2_cache_bytes));
+    properties_.isa = "sm_" + std::to_string(10 * gpu_.major + gpu_.minor);
+    properties_.major = gpu_.major;
+    properties_.minor = gpu_.minor;
+    properties_.asynchronous = true;
+  }
+
+  const DeviceProperties& properties() const noexcept override { return properties_; }
+  void* allocate_segment(size_t bytes) noexcept override { return segments_.allocate(bytes); }
+  void free_segment(void* data, size_t) noexcept override { segments_.free(data); }
+
+  void* allocate_host(size_t bytes) noexcept override {
+    try {
+      const ContextGuard guard(gpu_);
+      void* memory = nullptr;
+      const Status status = driver().allocate_host(&memory, bytes, kHostMemoryPortable);
+      return status == kSuccess ? memory : nullptr;
+    } catch (const std::exception&) {
+      return nullptr;
+    }
+  }
+  void free_host(void* data, size_t) noexcept override {
+    try {
+      const ContextGuard guard(gpu_);
+      driver().free_host(data);
+    } catch (const std::exception&) {  // the context is lost, and its memory with it
+    }
+  }
+
+  size_t available_memory() const noexcept override {
+    try {
+      const ContextGuard guard(gpu_);
+      size_t free = 0, total = 0;
+      return driver().memory_info(&free, &total) == kSuccess ? free : 0;
+    } catch (const std::exception&) {
+      return 0;
+    }
+  }
+
+  std::unique_ptr<PlanCode> compile(const Plan& plan) override {
+    return std::make_unique<Code>(plan, kernels_, constants_);
+  }
+  // The first one is the default stream's, which is made first (atlas/channels.h).
+  std::unique_ptr<hologram::Queue> make_queue(int priority) override {
+    const bool is_first = !made_queue_.exchange(true);
+    return std::make_unique<Queue>(
+        gpu_, kernels_, is_first ? Queue::Which::default_stream : Queue::Which::own, priority);
+  }
+  std::shared_ptr<hologram::Moment> make_moment() override {
+    return std::make_shared<Moment>(gpu_);
+  }
+
+ private:
+  const Gpu gpu_;
+  DeviceProperties properties_;
+  Kernels kernels_;
+  Segments segments_;
+  Constants constants_;
+  std::atomic<bool> made_queue_{false};
+};
+
+constinit const BackendLibrary kLibrary{
+    .device_count = [] { return static_cast<int>(usable_gpus().size()); },
+    .make = [](int ordinal) -> hologram::Backend* {
+      return new Backend(usable_gpus().at(static_cast<size_t>(ordinal)));
+    },
+};
+
+}  // namespace
+}  // namespace hologram::cuda
+
+const hologram::BackendLibrary& hologram::cuda_library() {
+  return cuda::kLibrary;
+}

@@ -1,0 +1,69 @@
+#include "cuda/context.h"
+
+#include <string>
+
+#include "atlas/error.h"
+#include "cuda/kernels.h"
+
+namespace hologram::cuda {
+namespace {
+
+// What the kernels are compiled for.
+constexpr int kLeastMajor = 7, kLeastMinor = 5;
+
+// Why a GPU cannot be used; empty if it can.
+std::string objection(int ordinal) {
+  try {
+    const Driver& d = driver();
+    DeviceNumber device = 0;
+    int major = 0, minor = 0;
+    check(d.device_get(&device, ordinal), "cuDeviceGet");
+    check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");
+    check(d.device_attribute(&minor, Attribute::minor, device), "cuDeviceGetAttribute");
+    if (major < kLeastMajor || (major == kLeastMajor && minor < kLeastMinor)) {
+      return "whose device " + std::to_string(ordinal) + " has compute capability " +
+             std::to_string(major) + "." + std::to_string(minor) + "; 7.5 or newer is needed";
+    }
+    check_kernels(major, minor);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+struct Usable {
+  std::vector<int> gpus;
+  std::string error;  // of the first one that is not
+};
+
+Usable find_usable() {
+  Usable found;
+  int count = 0;
+  check(driver().device_count(&count), "cuDeviceGetCount");
+  for (int i = 0; i < count; ++i) {
+    const std::string error = objection(i);
+    if (error.empty()) found.gpus.push_back(i);
+    if (found.error.empty()) found.error = error;
+  }
+  return found;
+}
+
+}  // namespace
+
+Gpu::Gpu(int ordinal) : ordinal(ordinal) {
+  const Driver& d = driver();
+  check(d.device_get(&device, ordinal), "cuDeviceGet");
+  check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");
+  check(d.device_attribute(&minor, Attribute::minor, device), "cuDeviceGetAttribute");
+  check(d.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+}
+
+const std::vector<int>& usable_gpus() {
+  static const Usable& found = *new Usable(find_usable());
+  if (found.gpus.empty()) {
+    throw Error(found.error.empty() ? "which has no device on this machine" : found.error);
+  }
+  return found.gpus;
+}
+
+}  // namespace hologram::cuda

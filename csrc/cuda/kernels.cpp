@@ -1,0 +1,104 @@
+#include "cuda/kernels.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "atlas/error.h"
+#include "gpu/libraries.h"
+
+namespace hologram::cuda {
+namespace {
+
+// 90 of "sm_90.cubin" for ("sm_", ".cubin").
+std::optional<int> number_between(std::string_view name, std::string_view before,
+                                  std::string_view after) {
+  if (!name.starts_with(before) || !name.ends_with(after)) return std::nullopt;
+  name.remove_prefix(before.size());
+  name.remove_suffix(after.size());
+  int number = 0;
+  const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (status != std::errc{} || end != name.data() + name.size()) return std::nullopt;
+  return number;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw Error("the kernels in " + path + " cannot be read");
+  return bytes;
+}
+
+}  // namespace
+
+std::string kernel_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&kernel_folder), &info) == 0) return {};
+  return std::filesystem::path(info.dli_fname).parent_path() / "kernels";
+}
+
+std::string kernel_file(const std::string& folder, const std::string& library, int major,
+                        int minor) {
+  const int capability = 10 * major + minor;
+  std::pair<int, std::string> code{-1, ""}, portable{-1, ""};
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename();
+    // Machine code runs on GPUs of the same major number.
+    if (const auto of = number_between(name, library + ".sm_", ".cubin");
+        of && *of / 10 == major && *of <= capability) {
+      code = std::max(code, {*of, entry.path()});
+    }
+    if (const auto of = number_between(name, library + ".compute_", ".ptx");
+        of && *of <= capability) {
+      portable = std::max(portable, {*of, entry.path()});
+    }
+  }
+  return !code.second.empty() ? code.second : portable.second;
+}
+
+void check_kernels(int major, int minor) {
+  const std::string folder = kernel_folder();
+  for (const gpu::Library& library : gpu::libraries()) {
+    if (!kernel_file(folder, library.name, major, minor).empty()) continue;
+    throw Error("for which the package has no kernels: '" + std::string(library.name) +
+                "' for compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                " is not in " + folder + " (a build with HOLOGRAM_BUILD_CUDA=1 makes them)");
+  }
+}
+
+Kernels::Kernels(const Gpu& gpu) {
+  check_kernels(gpu.major, gpu.minor);
+  const ContextGuard guard(gpu);
+  for (const gpu::Library& library : gpu::libraries()) {
+    const std::string path = kernel_file(kernel_folder(), library.name, gpu.major, gpu.minor);
+    const std::string image = read(path);  // with a zero behind it, which text needs
+    const Status status = driver().load_module(&modules_.emplace_back(), image.c_str());
+    if (status != kSuccess) {
+      throw Error("the kernels in " + path + " cannot be loaded: " + describe(status));
+    }
+  }
+}
+
+Function Kernels::find(const std::string& name) {
+  const std::lock_guard guard(mutex_);
+  if (const auto found = found_.find(name); found != found_.end()) return found->second;
+  for (Module module : modules_) {
+    Function function = nullptr;
+    const Status status = driver().module_function(&function, module, name.c_str());
+    if (status == kNotFound) continue;
+    check(status, "cuModuleGetFunction");
+    found_.emplace(name, function);
+    return function;
+  }
+  throw Error("the package has no kernel " + name);
+}
+
+}  // namespace hologram::cuda

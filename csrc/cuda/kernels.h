@@ -1,0 +1,46 @@
+// The precompiled kernels of a GPU: those of csrc/gpu that run any group without compiling, and
+// those that move elements.
+//
+// They lie in the folder `kernels` beside the extension (tools/build_kernels.py), a file for each
+// library (gpu/libraries.h) and architecture: cold.sm_90.cubin is machine code for compute
+// capability 9.x from 9.0 on, cold.compute_120.ptx is compiled by the driver for GPUs that are
+// newer than all of these.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/context.h"
+#include "gpu/launch.h"
+
+namespace hologram::cuda {
+
+class Kernels {
+ public:
+  // Loads the GPU's files. Throws Error where one is missing or cannot be loaded.
+  explicit Kernels(const Gpu& gpu);
+
+  // By name; the driver loads its code at the first call. Thread-safe. Throws Error.
+  Function find(const std::string& name);
+
+ private:
+  std::vector<Module> modules_;
+  std::mutex mutex_;
+  std::map<std::string, Function> found_;
+};
+
+// A folder's file of a library for a GPU of a compute capability; empty if there is none that it
+// could run.
+std::string kernel_file(const std::string& folder, const std::string& library, int major,
+                        int minor);
+
+// Whether there is one for a GPU; throws Error that says what is missing.
+void check_kernels(int major, int minor);
+
+// Where the package has its kernels.
+std::string kernel_folder();
+
+}  // namespace hologram::cuda

@@ -1,0 +1,90 @@
+#include "cuda/memory.h"
+
+#include <algorithm>
+
+#include "atlas/backend.h"
+#include "atlas/error.h"
+
+namespace hologram::cuda {
+namespace {
+
+constexpr size_t kLargeAlignment = size_t{2} << 20;
+
+}  // namespace
+
+// The driver gives memory from 1 MiB on in pages of 2 MiB. Where it does not, a segment begins
+// later than its memory.
+void* Segments::allocate(size_t bytes) noexcept {
+  try {
+    const ContextGuard guard(gpu_);
+    const size_t alignment = bytes >= kLargeAlignment ? kLargeAlignment : kSegmentAlignment;
+    Address memory = 0;
+    if (driver().allocate(&memory, bytes) != kSuccess) return nullptr;
+    if (memory % alignment != 0) {
+      driver().free(memory);
+      if (driver().allocate(&memory, bytes + alignment) != kSuccess) return nullptr;
+      const Address segment = (memory + alignment - 1) / alignment * alignment;
+      const std::lock_guard lock(mutex_);
+      moved_.emplace(segment, memory);
+      memory = segment;
+    }
+    return reinterpret_cast<void*>(memory);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void Segments::free(void* data) noexcept {
+  try {
+    const ContextGuard guard(gpu_);
+    auto memory = reinterpret_cast<Address>(data);
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = moved_.find(memory);
+      if (found != moved_.end()) {
+        memory = found->second;
+        moved_.erase(found);
+      }
+    }
+    driver().free(memory);
+  } catch (const std::exception&) {  // the context is lost, and its memory with it
+  }
+}
+
+Constants::Constants(const Gpu& gpu) : gpu_(gpu) {
+  const ContextGuard guard(gpu_);
+  check(driver().create_stream(&stream_, kStreamNonBlocking, 0), "cuStreamCreate");
+}
+
+Constants::~Constants() {
+  driver().destroy_stream(stream_);
+}
+
+Address Constants::add(std::span<const uint32_t> words) {
+  const size_t bytes = rounded(words.size_bytes());
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  auto found = free_.lower_bound(bytes);
+  if (found == free_.end()) {
+    const size_t chunk = std::max(kChunk, bytes);
+    Address memory = 0;
+    const Status status = driver().allocate(&memory, chunk);
+    if (status == kOutOfMemory) throw OutOfMemory(chunk, 0, 0, 0);
+    check(status, "cuMemAlloc");
+    found = free_.emplace(chunk, memory);
+  }
+  const auto [size, address] = *found;
+  free_.erase(found);
+  if (size > bytes) free_.emplace(size - bytes, address + bytes);
+  check(driver().copy_to_device(address, words.data(), words.size_bytes(), stream_),
+        "cuMemcpyHtoDAsync");
+  check(driver().synchronize_stream(stream_), "cuStreamSynchronize");
+  return address;
+}
+
+void Constants::remove(Address address, size_t words) noexcept {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(rounded(words * sizeof(uint32_t)), address);
+}
+
+}  // namespace hologram::cuda

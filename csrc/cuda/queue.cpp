@@ -1,0 +1,350 @@
+#include "cuda/queue.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "atlas/error.h"
+#include "cuda/host_run.h"
+#include "gpu/moves.h"
+
+namespace hologram::cuda {
+namespace {
+
+constexpr gpu::Target kMoves{};
+
+// Of a run's scratch memory, which grows by whole steps.
+constexpr size_t kScratchStep = size_t{4} << 20;
+// So many submissions are kept before the queue looks which of them are finished.
+constexpr size_t kMostSubmitted = 64;
+// Passes that an error names, which may be of any of them.
+constexpr size_t kMostNamed = 8;
+
+Address address_of(const void* memory) {
+  return reinterpret_cast<Address>(memory);
+}
+
+}  // namespace
+
+Mark::Mark(const Gpu& gpu, bool with_timing) : gpu_(gpu) {
+  const ContextGuard guard(gpu_);
+  check(driver().create_event(&event_, with_timing ? kEventWithTiming : kEventWithoutTiming),
+        "cuEventCreate");
+}
+
+Mark::~Mark() {
+  driver().destroy_event(event_);
+}
+
+double Moment::milliseconds_since(const hologram::Moment& other) const {
+  const ContextGuard guard(gpu_);
+  float milliseconds = 0;
+  const Event before = static_cast<const Moment&>(other).mark_->event();
+  check(driver().elapsed_time(&milliseconds, before, mark_->event()), "cuEventElapsedTime");
+  return milliseconds;
+}
+
+Queue::Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority)
+    : gpu_(gpu), kernels_(kernels) {
+  if (which == Which::default_stream) return;
+  const ContextGuard guard(gpu_);
+  int least = 0, greatest = 0;
+  check(driver().stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  check(driver().create_stream(&stream_, kStreamNonBlocking, priority < 0 ? greatest : least),
+        "cuStreamCreate");
+}
+
+Queue::~Queue() {
+  try {
+    const ContextGuard guard(gpu_);
+    driver().synchronize_stream(stream_);
+    if (scratch_ != 0) driver().free(scratch_);
+    if (stream_ != nullptr) driver().destroy_stream(stream_);
+  } catch (const std::exception&) {  // the context is lost, and all that it had
+  }
+}
+
+std::string Queue::name() const {
+  return "CUDA device " + std::to_string(gpu_.ordinal);
+}
+
+Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
+  const Code& code = static_cast<const Code&>(*compiled->code);
+  const ContextGuard guard(gpu_);
+  for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
+    Frame::Pass pass(frame, i);
+    try {
+      if (pass.is_call()) {
+        pass.call_on_copies(*this);
+      } else {
+        run(code, i, pass.bindings());
+      }
+    } catch (const std::exception& error) {
+      pass.fail(error);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  const Ticket ticket = next();
+  try {
+    keep(compiled, ticket);
+  } catch (const Error&) {  // whoever waits for the ticket is told
+  }
+  return ticket;
+}
+
+void Queue::run(const Code& code, size_t pass, std::span<const Binding> bindings) {
+  if (bindings.empty() || run_kernels(code, pass, bindings)) return;
+  for (const Binding& binding : bindings) {
+    if (binding.count == 0) continue;
+    run_on_copies(*this, code.plan().batches[pass].group, code.on_cpu(pass), binding);
+    runs_on_cpu.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// False, with nothing enqueued, where there are no kernels for it.
+bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
+  const gpu::GroupCode* const group = code.group(pass);
+  if (group == nullptr) return false;
+  gpu::Launches launches;
+  try {
+    launches = group->launches(bindings);
+  } catch (const Error&) {  // its numbers do not fit
+    return false;
+  }
+  std::vector<Loaded> loaded;
+  loaded.reserve(launches.list.size());
+  for (const gpu::Launch& its : launches.list) loaded.push_back(code.loaded(*its.kernel));
+  const std::lock_guard lock(mutex_);
+  const Address memory = scratch(launches.scratch_bytes);
+  for (size_t i = 0; i < loaded.size(); ++i) launch(loaded[i], launches.list[i], memory);
+  return true;
+}
+
+void Queue::launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch) {
+  std::array<Address, gpu::kMostBuffers> addresses;
+  std::array<void*, gpu::kMostBuffers> parameters;
+  const size_t count = launch.arguments.size();
+  if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
+  for (size_t i = 0; i < count; ++i) {
+    const gpu::Argument& its = launch.arguments[i];
+    if (its.is_table) throw Error("a launch with a table");
+    addresses[i] = its.is_program           ? loaded.program
+                   : its.address != nullptr ? address_of(its.address)
+                                            : scratch + its.scratch;
+    parameters[i] = &addresses[i];
+  }
+  parameters[count] = const_cast<std::byte*>(launch.parameters.data());
+  const Status status = driver().launch(loaded.function, launch.blocks, 1, 1, launch.threads, 1, 1,
+                                        0, stream_, parameters.data(), nullptr);
+  if (status != kSuccess) {
+    throw Error(name() + ": the kernel " + launch.kernel->name +
+                " cannot be launched: " + describe(status));
+  }
+}
+
+// What ran before on the stream has used it by then.
+Address Queue::scratch(size_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  const size_t wanted =
+      (std::max(bytes, 2 * scratch_bytes_) + kScratchStep - 1) / kScratchStep * kScratchStep;
+  Address memory = 0;
+  const Status status = driver().allocate(&memory, wanted);
+  if (status == kOutOfMemory) throw OutOfMemory(wanted, 0, 0, 0);
+  check(status, "cuMemAlloc");
+  // The driver waits for the device before it takes it back.
+  if (scratch_ != 0) driver().free(scratch_);
+  scratch_ = memory;
+  scratch_bytes_ = wanted;
+  return scratch_;
+}
+
+void Queue::transferred(Status status, const char* what, size_t bytes) {
+  if (status == kSuccess) return;
+  throw Error(name() + ": a " + what + " of " + std::to_string(bytes) +
+              " bytes failed: " + describe(status));
+}
+
+Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction) {
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  Status status = kSuccess;
+  switch (direction) {
+    case Direction::to_device:
+      status = driver().copy_to_device(address_of(to), from, bytes, stream_);
+      break;
+    case Direction::to_host:
+      status = driver().copy_to_host(to, address_of(from), bytes, stream_);
+      break;
+    case Direction::on_device:
+      status = driver().copy_on_device(address_of(to), address_of(from), bytes, stream_);
+      break;
+  }
+  transferred(status, "copy", bytes);
+  return next();
+}
+
+Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t count) {
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  const size_t bytes = element_bytes * count;
+  const auto value = [&]<class T>(T) {
+    T bits;
+    std::memcpy(&bits, element, sizeof bits);
+    return bits;
+  };
+  switch (element_bytes) {
+    case 1:
+      transferred(driver().fill_8(address_of(to), value(uint8_t{}), count, stream_), "fill", bytes);
+      return next();
+    case 2:
+      transferred(driver().fill_16(address_of(to), value(uint16_t{}), count, stream_), "fill",
+                  bytes);
+      return next();
+    case 4:
+      transferred(driver().fill_32(address_of(to), value(uint32_t{}), count, stream_), "fill",
+                  bytes);
+      return next();
+    default: break;
+  }
+  const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
+  for (const gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
+    launch({kernels_.find(its.kernel->name), 0}, its, 0);
+  }
+  return next();
+}
+
+Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  const Ticket ticket = next();
+  if (moment == nullptr) {
+    mark_behind(ticket);
+    return ticket;
+  }
+  const auto& mark = static_cast<Moment&>(*moment).mark();
+  check(driver().record_event(mark->event(), stream_), "cuEventRecord");
+  recorded_.push_back({ticket, mark});
+  return ticket;
+}
+
+void Queue::wait_for(const Fence& fence) {
+  auto* const other = dynamic_cast<Queue*>(fence.queue);
+  if (other == nullptr) return fence.wait();
+  std::shared_ptr<Mark> mark;
+  {
+    const ContextGuard guard(other->gpu_);
+    const std::lock_guard lock(other->mutex_);
+    if (fence.ticket <= other->done_.load(std::memory_order_acquire)) return;
+    mark = other->mark_behind(fence.ticket);
+  }
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  check(driver().wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
+}
+
+Ticket Queue::last() noexcept {
+  const std::lock_guard lock(mutex_);
+  return last_;
+}
+
+bool Queue::done(Ticket ticket) noexcept {
+  if (ticket <= done_.load(std::memory_order_acquire)) return true;
+  try {
+    const ContextGuard guard(gpu_);
+    const std::lock_guard lock(mutex_);
+    if (ticket <= done_.load(std::memory_order_relaxed)) return true;
+    const std::shared_ptr<Mark> mark = mark_behind(ticket);
+    // Those before it, too, so that what they stand for is let go.
+    while (!recorded_.empty()) {
+      const Status status = driver().query_event(recorded_.front().mark->event());
+      if (status == kNotReady) break;
+      if (status != kSuccess) lost(status);
+      note_done(recorded_.front().ticket);
+    }
+  } catch (const std::exception& error) {  // nothing comes to an end any more
+    const std::lock_guard lock(mutex_);
+    if (error_.empty()) error_ = error.what();
+    note_done(last_);
+  }
+  return ticket <= done_.load(std::memory_order_acquire);
+}
+
+void Queue::wait(Ticket ticket) {
+  const ContextGuard guard(gpu_);
+  std::shared_ptr<Mark> mark;
+  Ticket reached = ticket;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ticket > done_.load(std::memory_order_relaxed)) {
+      mark = mark_behind(ticket);
+      const auto its =
+          std::ranges::find_if(recorded_, [&](const Recorded& one) { return one.mark == mark; });
+      if (its != recorded_.end()) reached = its->ticket;
+    }
+  }
+  const Status status = mark != nullptr ? driver().synchronize_event(mark->event()) : kSuccess;
+  const std::lock_guard lock(mutex_);
+  if (status != kSuccess) lost(status);
+  note_done(reached);
+  if (!error_.empty()) throw Error(std::exchange(error_, {}));
+}
+
+// Behind all up to the ticket; what is recorded already, or a new one.
+std::shared_ptr<Mark> Queue::mark_behind(Ticket ticket) {
+  const auto found = std::ranges::lower_bound(recorded_, ticket, {}, &Recorded::ticket);
+  if (found != recorded_.end()) return found->mark;
+  std::shared_ptr<Mark> mark;
+  if (marks_.empty()) {
+    mark = std::make_shared<Mark>(gpu_, false);
+  } else {
+    mark = std::move(marks_.back());
+    marks_.pop_back();
+  }
+  const Status status = driver().record_event(mark->event(), stream_);
+  if (status != kSuccess) lost(status);
+  recorded_.push_back({last_, mark});
+  return mark;
+}
+
+void Queue::note_done(Ticket ticket) noexcept {
+  while (!recorded_.empty() && recorded_.front().ticket <= ticket) {
+    std::shared_ptr<Mark>& mark = recorded_.front().mark;
+    // Nobody else waits for it.
+    if (mark.use_count() == 1) marks_.push_back(std::move(mark));
+    recorded_.pop_front();
+  }
+  while (!submitted_.empty() && submitted_.front().ticket <= ticket) submitted_.pop_front();
+  if (ticket > done_.load(std::memory_order_relaxed)) {
+    done_.store(ticket, std::memory_order_release);
+  }
+}
+
+// The programs of cold kernels lie in device memory as long as their code lives.
+void Queue::keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket) {
+  if (!submitted_.empty() && submitted_.back().compiled == compiled) {
+    submitted_.back().ticket = ticket;
+    return;
+  }
+  submitted_.push_back({ticket, compiled});
+  if (submitted_.size() % kMostSubmitted != 0) return;
+  mark_behind(ticket);
+  while (!recorded_.empty() && driver().query_event(recorded_.front().mark->event()) == kSuccess) {
+    note_done(recorded_.front().ticket);
+  }
+}
+
+// The driver says of an error of a kernel what it was, not of which: what was not finished is
+// named. Its context takes no more work then.
+void Queue::lost(Status status) {
+  std::string text = name() + ": " + describe(status);
+  size_t named = 0;
+  for (const Submitted& its : submitted_) {
+    for (size_t i = 0; i < its.compiled->plan.batches.size() && named < kMostNamed; ++i) {
+      text += (named++ == 0 ? "; it was one of: " : "; ") + describe_pass(*its.compiled, i);
+    }
+  }
+  throw Error(text + ". The device cannot be used any more by this process");
+}
+
+}  // namespace hologram::cuda

@@ -1,0 +1,103 @@
+// A queue of a GPU: a stream of the driver's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atlas/queue.h"
+#include "cuda/code.h"
+#include "cuda/context.h"
+#include "gpu/launch.h"
+
+namespace hologram::cuda {
+
+// An event of the driver's.
+class Mark {
+ public:
+  // Throws Error.
+  Mark(const Gpu& gpu, bool with_timing);
+  ~Mark();
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  Event event() const noexcept { return event_; }
+
+ private:
+  const Gpu& gpu_;
+  Event event_ = nullptr;
+};
+
+class Moment final : public hologram::Moment {
+ public:
+  explicit Moment(const Gpu& gpu) : gpu_(gpu), mark_(std::make_shared<Mark>(gpu, true)) {}
+  // Throws Error where one of them was never taken.
+  double milliseconds_since(const hologram::Moment& other) const override;
+  const std::shared_ptr<Mark>& mark() const noexcept { return mark_; }
+
+ private:
+  const Gpu& gpu_;
+  std::shared_ptr<Mark> mark_;
+};
+
+class Queue final : public hologram::Queue {
+ public:
+  // The stream is the driver's default one, which is torch's too, or one of its own.
+  enum class Which : uint8_t { default_stream, own };
+  Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority);
+  ~Queue() override;
+
+  // Groups that the CPU's code has run on copies, on all queues.
+  inline static std::atomic<uint64_t> runs_on_cpu{0};
+
+  Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
+  Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
+  Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
+  Ticket record(std::shared_ptr<hologram::Moment> moment) override;
+  void wait_for(const Fence& fence) override;
+  Ticket last() noexcept override;
+  bool done(Ticket ticket) noexcept override;
+  void wait(Ticket ticket) override;
+
+ private:
+  struct Recorded {
+    Ticket ticket;
+    std::shared_ptr<Mark> mark;  // behind all up to it
+  };
+  struct Submitted {
+    Ticket ticket;
+    std::shared_ptr<const Compiled> compiled;
+  };
+
+  std::string name() const;
+  void run(const Code& code, size_t pass, std::span<const Binding> bindings);
+  bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
+  void launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch);
+  Address scratch(size_t bytes);
+  Ticket next() noexcept { return ++last_; }
+  void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);
+  std::shared_ptr<Mark> mark_behind(Ticket ticket);
+  void note_done(Ticket ticket) noexcept;
+  [[noreturn]] void lost(Status status);
+  void transferred(Status status, const char* what, size_t bytes);
+
+  const Gpu& gpu_;
+  Kernels& kernels_;
+  Stream stream_ = nullptr;
+  std::mutex mutex_;  // of all below, and of what is enqueued
+  Ticket last_ = 0;
+  std::deque<Recorded> recorded_;             // in order, those not known to be reached
+  std::deque<Submitted> submitted_;           // in order, those not known to be finished
+  std::vector<std::shared_ptr<Mark>> marks_;  // that may be used again
+  Address scratch_ = 0;  // of the kernels of one run, then of those of the next
+  size_t scratch_bytes_ = 0;
+  std::string error_;  // that nobody has been told of
+  std::atomic<Ticket> done_{0};
+};
+
+}  // namespace hologram::cuda

@@ -1,0 +1,55 @@
+// What of the CUDA backend needs neither a driver nor a GPU.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "check.h"
+#include "cuda/driver.h"
+#include "cuda/kernels.h"
+
+using namespace hologram;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kernels-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  void add(const std::string& name) const { std::ofstream(path_ / name) << "kernels"; }
+  std::string chosen(int major, int minor) const {
+    return std::filesystem::path(cuda::kernel_file(path_, "cold", major, minor)).filename();
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+TEST(cuda_kernels_are_those_of_the_nearest_older_gpu) {
+  const Folder folder;
+  for (const char* const name :
+       {"cold.sm_75.cubin", "cold.sm_80.cubin", "cold.sm_86.cubin", "cold.sm_90.cubin",
+        "moves.sm_100.cubin", "cold.compute_80.ptx", "cold.compute_90.ptx", "made_from.json",
+        "cold.sm_x.cubin", "cold.sm_.cubin"}) {
+    folder.add(name);
+  }
+  CHECK_EQ(folder.chosen(7, 5), std::string("cold.sm_75.cubin"));
+  CHECK_EQ(folder.chosen(8, 0), std::string("cold.sm_80.cubin"));
+  CHECK_EQ(folder.chosen(8, 9), std::string("cold.sm_86.cubin"));
+  CHECK_EQ(folder.chosen(9, 0), std::string("cold.sm_90.cubin"));
+  // Of another major number only what the driver compiles.
+  CHECK_EQ(folder.chosen(10, 0), std::string("cold.compute_90.ptx"));
+  CHECK_EQ(folder.chosen(12, 1), std::string("cold.compute_90.ptx"));
+  CHECK_EQ(folder.chosen(7, 0), std::string());
+}
+
+TEST(cuda_kernels_of_a_folder_that_is_not_there) {
+  const Folder folder;
+  CHECK_EQ(cuda::kernel_file(folder.path() / "none", "cold", 9, 0), std::string());
+}
