@@ -164,7 +164,7 @@ def write_quick_kernels() -> list[str]:
 # two. Who knows the rows of the op table is apart from who does not: a new row recompiles little.
 UNITS = {
     "python": "aten/bindings aten/explain aten/measure aten/memory_trace aten/custom aten/rnn "
-    "aten/autograd_threads aten/dlpack_api aten/python_methods",
+    "aten/autograd_threads aten/dlpack_api aten/kernel_texts aten/python_methods",
     "operators": "aten/factories aten/nn aten/autocast",
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
     "aten/quick",
@@ -178,7 +178,8 @@ UNITS = {
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
     "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
     "atlas/op_table",
-    "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps",
+    "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
+    "gpu/variants",
     "moves": "gpu/moves gpu/indices gpu/move_launches",
     "cuda": "cuda/backend cuda/code cuda/context cuda/driver cuda/host_run cuda/kernels "
     "cuda/memory cuda/queue",

@@ -19,7 +19,7 @@ LAYERS = {
     "cuda": {"atlas", "gpu", "cuda"},
     "aten": {"atlas", "aten"},
 }
-# The binding says what machine the package runs on, gives the build the kernels' text, and hands
+# The bindings say what machine the package runs on, give the build the kernels' texts, and hand
 # torch's threads to the CPU's queues. Calls run on the host whatever the backend: with kernels of
 # the CPU's where torch's are slower. What a GPU has no kernels for runs on copies, by the CPU's
 # code.
@@ -27,7 +27,7 @@ EXCEPTIONS = {
     ("cuda/code.h", "cpu/compiled_group.h"),
     ("cuda/host_run.h", "cpu/compiled_group.h"),
     ("aten/bindings.cpp", "cpu/system.h"),
-    ("aten/bindings.cpp", "gpu/libraries.h"),
+    ("aten/kernel_texts.cpp", "gpu/libraries.h"),
     ("aten/threads.cpp", "cpu/queue.h"),
     ("aten/convolutions.cpp", "cpu/copy_rows.h"),
     ("aten/convolutions.cpp", "cpu/depthwise.h"),

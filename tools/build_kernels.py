@@ -2,7 +2,8 @@
 
 usage: python tools/build_kernels.py [FOLDER] [--architectures 75,80,90,100,120]
 
-Writes FOLDER/torch_hologram/kernels: of each library of kernels machine code for each architecture,
+Writes FOLDER/torch_hologram/kernels: of each library of kernels, those of common groups
+(tools/common_groups.py) among them, machine code for each architecture,
 LIBRARY.sm_NN.cubin, and PTX of the newest, LIBRARY.compute_NN.ptx. The extension under FOLDER (the
 source tree, if it is not given) has their text. The compiler is nvcc where it is on the PATH, else
 NVRTC of the package nvidia-cuda-nvrtc. No GPU is needed. Files whose text, headers, architecture
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from compile_kernels import (
     ARCHITECTURES,
@@ -35,27 +37,41 @@ from compile_kernels import (
 NUMBERS = tuple(int(name.removeprefix("sm_")) for name in ARCHITECTURES)
 
 
+# Texts that the kernels of common groups are divided into, to be compiled side by side.
+GROUP_TEXTS = 16
+
+
 def texts(folder: Path) -> dict[str, str]:
     """The text of each library, from the extension in a folder.
 
     Raises CompileError where it does not load.
     """
-    program = (
+
+    def output_of(*command: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, *command],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(folder),
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                "OMP_NUM_THREADS": "1",
+            },
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise CompileError(f"the extension in {folder} does not load:\n{done.stderr}")
+        return json.loads(done.stdout)
+
+    libraries: dict[str, str] = output_of(
+        "-c",
         "import json, sys; from torch_hologram import _C; "
-        "json.dump(_C.kernel_libraries(), sys.stdout)"
+        "json.dump(_C.kernel_libraries(), sys.stdout)",
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(folder), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CompileError(f"the extension in {folder} does not load:\n{done.stderr}")
-    libraries: dict[str, str] = json.loads(done.stdout)
-    return libraries
+    groups = output_of(str(ROOT / "tools" / "common_groups.py"), "--texts", str(GROUP_TEXTS))
+    return libraries | {f"groups_{i}": text for i, text in enumerate(groups)}
 
 
 def compiler() -> str:

@@ -21,6 +21,7 @@
 #include "aten/explain.h"
 #include "aten/foreign.h"
 #include "aten/generator.h"
+#include "aten/kernel_texts.h"
 #include "aten/measure.h"
 #include "aten/memory_trace.h"
 #include "aten/pointwise.h"
@@ -38,7 +39,6 @@
 #include "atlas/memory_stats.h"
 #include "atlas/stream.h"
 #include "cpu/system.h"
-#include "gpu/libraries.h"
 
 namespace py = pybind11;
 
@@ -466,11 +466,6 @@ void bind_memory(py::module_& m) {
       .def(py::init<>())
       .def_buffer(&HostView::buffer);
   // Nanoseconds of making and dropping a storage and its twin, for the benchmark.
-  m.def("kernel_libraries", [] {
-    py::dict texts;
-    for (const gpu::Library& library : gpu::libraries()) texts[library.name] = library.text();
-    return texts;
-  });
   m.def("storage_pair_nanoseconds", [](int64_t index, size_t nbytes, int64_t pairs) {
     const auto device = checked(index);
     const auto start = std::chrono::steady_clock::now();
@@ -498,6 +493,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::use_torch_threads();
   hologram::aten::register_profiler();
   hologram::aten::bind(m);
+  hologram::aten::bind_kernel_texts(m);
   hologram::aten::bind_memory(m);
   hologram::aten::bind_custom(m);
   hologram::aten::bind_measure(m);

@@ -7,25 +7,29 @@
 namespace hologram::cuda {
 namespace {
 
-// The H100 has 132 multiprocessors of 2048 threads each; with a quarter of these a fold is bound by
-// memory.
-constexpr gpu::Target kTarget{.cold = true, .threads = 256};
+constexpr gpu::Target kEmitted{};
+constexpr gpu::Target kCold{.cold = true};
 
 // About what one group takes: steps, kernels and their programs.
 constexpr size_t kBytesOfNode = 64, kBytesOfGroup = 2048;
+
+std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Target& target) {
+  try {
+    return std::make_unique<const gpu::GroupCode>(group, target);
+  } catch (const Error&) {  // Code::on_cpu() throws where the CPU cannot compute it either
+    return nullptr;
+  }
+}
 
 }  // namespace
 
 Code::Code(const Plan& plan, Kernels& kernels, Constants& constants)
     : plan_(plan), kernels_(kernels), constants_(constants), on_cpu_(plan.batches.size()) {
   for (const Batch& batch : plan.batches) {
-    groups_.emplace_back();
+    forms_.emplace_back();
     if (batch.is_call()) continue;
     bytes_ += kBytesOfGroup + kBytesOfNode * batch.group.nodes.size();
-    try {
-      groups_.back() = std::make_unique<gpu::GroupCode>(batch.group, kTarget);
-    } catch (const Error&) {  // on_cpu() throws where the CPU cannot compute it either
-    }
+    forms_.back() = {code_of(batch.group, kEmitted), code_of(batch.group, kCold)};
   }
 }
 
@@ -46,8 +50,9 @@ Loaded Code::loaded(const gpu::Kernel& kernel) const {
   const std::lock_guard guard(mutex_);
   const auto found = loaded_.find(&kernel);
   if (found != loaded_.end()) return found->second;
-  Loaded its{kernels_.find(kernel.name), 0};
-  if (!kernel.program.empty()) its.program = constants_.add(kernel.program);
+  Loaded its{kernels_.find_if(kernel.name), 0};
+  if (its.function != nullptr && !kernel.program.empty())
+    its.program = constants_.add(kernel.program);
   loaded_.emplace(&kernel, its);
   return its;
 }

@@ -19,8 +19,8 @@ namespace hologram::cuda {
 
 // What a launch needs on the device.
 struct Loaded {
-  Function function;
-  Address program;  // 0 where the kernel has none
+  Function function;  // null where the package has no such kernel
+  Address program;    // 0 where the kernel has none
 };
 
 class Code final : public PlanCode {
@@ -31,9 +31,13 @@ class Code final : public PlanCode {
   size_t bytes() const noexcept override { return bytes_; }
   const Plan& plan() const noexcept { return plan_; }
 
-  // Of a pass. Null where csrc/gpu has no kernels for the group: it has complex numbers, or more
-  // values or numbers than the precompiled ones have places for.
-  const gpu::GroupCode* group(size_t pass) const noexcept { return groups_[pass].get(); }
+  // A pass as kernels emitted for it, which the package may not have, and as cold ones, slower.
+  // Null where csrc/gpu has none for the group: it has complex numbers, or more values or numbers
+  // than the cold ones have places for.
+  struct Forms {
+    std::unique_ptr<const gpu::GroupCode> emitted, cold;
+  };
+  const Forms& forms(size_t pass) const noexcept { return forms_[pass]; }
   // The same as code of the CPU, for runs that csrc/gpu refuses. Thread-safe.
   const cpu::CompiledGroup& on_cpu(size_t pass) const;
   // Thread-safe. Throws OutOfMemory, Error.
@@ -43,7 +47,7 @@ class Code final : public PlanCode {
   const Plan& plan_;
   Kernels& kernels_;
   Constants& constants_;
-  std::vector<std::unique_ptr<const gpu::GroupCode>> groups_;  // null for a call
+  std::vector<Forms> forms_;  // both null for a call
   size_t bytes_ = 0;
   mutable std::mutex mutex_;
   mutable std::unordered_map<const gpu::Kernel*, Loaded> loaded_;

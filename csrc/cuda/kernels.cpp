@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -74,11 +75,24 @@ void check_kernels(int major, int minor) {
   }
 }
 
+std::vector<std::string> kernel_libraries(const std::string& folder) {
+  std::set<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string extension = entry.path().extension();
+    if (extension != ".cubin" && extension != ".ptx") continue;
+    names.insert(entry.path().stem().stem());  // NAME of NAME.sm_90.cubin
+  }
+  return {names.begin(), names.end()};
+}
+
 Kernels::Kernels(const Gpu& gpu) {
   check_kernels(gpu.major, gpu.minor);
+  const std::string folder = kernel_folder();
   const ContextGuard guard(gpu);
-  for (const gpu::Library& library : gpu::libraries()) {
-    const std::string path = kernel_file(kernel_folder(), library.name, gpu.major, gpu.minor);
+  for (const std::string& library : kernel_libraries(folder)) {
+    const std::string path = kernel_file(folder, library, gpu.major, gpu.minor);
+    if (path.empty()) continue;
     const std::string image = read(path);  // with a zero behind it, which text needs
     const Status status = driver().load_module(&modules_.emplace_back(), image.c_str());
     if (status != kSuccess) {
@@ -87,18 +101,26 @@ Kernels::Kernels(const Gpu& gpu) {
   }
 }
 
-Function Kernels::find(const std::string& name) {
+Function Kernels::find_if(const std::string& name) {
   const std::lock_guard guard(mutex_);
-  if (const auto found = found_.find(name); found != found_.end()) return found->second;
+  const auto [it, is_new] = found_.try_emplace(name, nullptr);
+  if (!is_new) return it->second;
   for (Module module : modules_) {
-    Function function = nullptr;
-    const Status status = driver().module_function(&function, module, name.c_str());
-    if (status == kNotFound) continue;
-    check(status, "cuModuleGetFunction");
-    found_.emplace(name, function);
-    return function;
+    const Status status = driver().module_function(&it->second, module, name.c_str());
+    if (status == kSuccess) break;
+    it->second = nullptr;
+    if (status != kNotFound) {
+      found_.erase(it);
+      check(status, "cuModuleGetFunction");
+    }
   }
-  throw Error("the package has no kernel " + name);
+  return it->second;
+}
+
+Function Kernels::find(const std::string& name) {
+  const Function function = find_if(name);
+  if (function == nullptr) throw Error("the package has no kernel " + name);
+  return function;
 }
 
 }  // namespace hologram::cuda

@@ -1,8 +1,8 @@
-// The precompiled kernels of a GPU: those of csrc/gpu that run any group without compiling, and
-// those that move elements.
+// The precompiled kernels of a GPU: those of csrc/gpu that run any group without compiling, those
+// that move elements, and those emitted for groups that programs often have.
 //
 // They lie in the folder `kernels` beside the extension (tools/build_kernels.py), a file for each
-// library (gpu/libraries.h) and architecture: cold.sm_90.cubin is machine code for compute
+// library and architecture: cold.sm_90.cubin is machine code for compute
 // capability 9.x from 9.0 on, cold.compute_120.ptx is compiled by the driver for GPUs that are
 // newer than all of these.
 #pragma once
@@ -20,10 +20,14 @@ namespace hologram::cuda {
 
 class Kernels {
  public:
-  // Loads the GPU's files. Throws Error where one is missing or cannot be loaded.
+  // Loads the GPU's files. Throws Error where one of gpu/libraries.h is missing, or one cannot be
+  // loaded.
   explicit Kernels(const Gpu& gpu);
 
-  // By name; the driver loads its code at the first call. Thread-safe. Throws Error.
+  // By name; the driver loads its code at the first call. Null if there is none. Thread-safe.
+  // Throws Error.
+  Function find_if(const std::string& name);
+  // The same; throws Error if there is none, too.
   Function find(const std::string& name);
 
  private:
@@ -31,6 +35,9 @@ class Kernels {
   std::mutex mutex_;
   std::map<std::string, Function> found_;
 };
+
+// A folder's libraries, of whatever architectures, sorted.
+std::vector<std::string> kernel_libraries(const std::string& folder);
 
 // A folder's file of a library for a GPU of a compute capability; empty if there is none that it
 // could run.

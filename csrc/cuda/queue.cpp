@@ -21,6 +21,10 @@ constexpr size_t kMostSubmitted = 64;
 // Passes that an error names, which may be of any of them.
 constexpr size_t kMostNamed = 8;
 
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + gpu::kScratchAlignment - 1) / gpu::kScratchAlignment * gpu::kScratchAlignment;
+}
+
 Address address_of(const void* memory) {
   return reinterpret_cast<Address>(memory);
 }
@@ -104,32 +108,57 @@ void Queue::run(const Code& code, size_t pass, std::span<const Binding> bindings
 
 // False, with nothing enqueued, where there are no kernels for it.
 bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  const gpu::GroupCode* const group = code.group(pass);
-  if (group == nullptr) return false;
+  const auto& [emitted, cold] = code.forms(pass);
+  const auto run = [&](const auto& form, std::atomic<uint64_t>& runs) {
+    if (form == nullptr || !run_form(code, *form, bindings)) return false;
+    runs.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  };
+  return run(emitted, runs_by_emitted) || run(cold, runs_by_cold);
+}
+
+bool Queue::run_form(const Code& code, const gpu::GroupCode& form,
+                     std::span<const Binding> bindings) {
   gpu::Launches launches;
   try {
-    launches = group->launches(bindings);
+    launches = form.launches(bindings);
   } catch (const Error&) {  // its numbers do not fit
     return false;
   }
   std::vector<Loaded> loaded;
   loaded.reserve(launches.list.size());
-  for (const gpu::Launch& its : launches.list) loaded.push_back(code.loaded(*its.kernel));
+  for (const gpu::Launch& its : launches.list) {
+    loaded.push_back(code.loaded(*its.kernel));
+    if (loaded.back().function == nullptr) return false;
+  }
+  size_t bytes = launches.scratch_bytes;
+  for (const gpu::Launch& its : launches.list) bytes += aligned(its.table.size());
   const std::lock_guard lock(mutex_);
-  const Address memory = scratch(launches.scratch_bytes);
-  for (size_t i = 0; i < loaded.size(); ++i) launch(loaded[i], launches.list[i], memory);
+  const Address memory = scratch(bytes);
+  Address table = memory + launches.scratch_bytes;
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const gpu::Launch& its = launches.list[i];
+    if (!its.table.empty()) {
+      // Of memory that is not page-locked it is read before the call returns.
+      transferred(driver().copy_to_device(table, its.table.data(), its.table.size(), stream_),
+                  "copy", its.table.size());
+    }
+    launch(loaded[i], its, memory, table);
+    table += aligned(its.table.size());
+  }
   return true;
 }
 
-void Queue::launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch) {
+void Queue::launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch,
+                   Address table) {
   std::array<Address, gpu::kMostBuffers> addresses;
   std::array<void*, gpu::kMostBuffers> parameters;
   const size_t count = launch.arguments.size();
   if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
   for (size_t i = 0; i < count; ++i) {
     const gpu::Argument& its = launch.arguments[i];
-    if (its.is_table) throw Error("a launch with a table");
     addresses[i] = its.is_program           ? loaded.program
+                   : its.is_table           ? table
                    : its.address != nullptr ? address_of(its.address)
                                             : scratch + its.scratch;
     parameters[i] = &addresses[i];
@@ -209,7 +238,7 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   }
   const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
   for (const gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
-    launch({kernels_.find(its.kernel->name), 0}, its, 0);
+    launch({kernels_.find(its.kernel->name), 0}, its, 0, 0);
   }
   return next();
 }
@@ -348,3 +377,11 @@ void Queue::lost(Status status) {
 }
 
 }  // namespace hologram::cuda
+
+// {runs_by_emitted, runs_by_cold, runs_on_cpu}, for tests.
+extern "C" HOLOGRAM_EXPORT void hologram_cuda_runs(uint64_t* counts) {
+  using hologram::cuda::Queue;
+  counts[0] = Queue::runs_by_emitted.load();
+  counts[1] = Queue::runs_by_cold.load();
+  counts[2] = Queue::runs_on_cpu.load();
+}

@@ -52,8 +52,9 @@ class Queue final : public hologram::Queue {
   Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority);
   ~Queue() override;
 
-  // Groups that the CPU's code has run on copies, on all queues.
-  inline static std::atomic<uint64_t> runs_on_cpu{0};
+  // How often groups were run by kernels emitted for them, by cold ones, and by the CPU's code on
+  // copies, on all queues.
+  inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_cold{0}, runs_on_cpu{0};
 
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
@@ -77,7 +78,8 @@ class Queue final : public hologram::Queue {
   std::string name() const;
   void run(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
-  void launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch);
+  bool run_form(const Code& code, const gpu::GroupCode& form, std::span<const Binding> bindings);
+  void launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch, Address table);
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }
   void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);

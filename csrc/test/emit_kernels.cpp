@@ -19,83 +19,13 @@
 #include "gpu/emit.h"
 #include "gpu/moves.h"
 #include "gpu/steps.h"
+#include "gpu/variants.h"
 #include "rows.h"
 
 using namespace hologram;
 using namespace hologram::test;
-using gpu::Skeleton;
-using gpu::Team;
-using gpu::Variant;
 
 namespace {
-
-// The variants of a step that launches ask for, and what they are called.
-std::vector<std::pair<std::string, Variant>> variants_of(const gpu::Steps& steps, size_t number) {
-  const gpu::Step& step = steps.list[number];
-  const auto has = [&](NodeKind kind) {
-    return std::ranges::any_of(step.nodes, [&](const Node& node) { return node.kind == kind; });
-  };
-  const auto joins = [](Variant of_parts, Variant of_all) {
-    of_parts.joins = of_all.joins = true;
-    of_parts.parts = true;
-    return std::vector<std::pair<std::string, Variant>>{{"joins", of_parts}, {"joins", of_all}};
-  };
-  std::vector<std::pair<std::string, Variant>> all;
-  switch (step.skeleton) {
-    case Skeleton::elements: {
-      const bool strided = std::ranges::any_of(
-          steps.operands, [](const Operand& its) { return its.layout == Layout::strided; });
-      Variant variant;
-      if (strided) {
-        variant.rank = 3;
-        return {{"strided", variant}};
-      }
-      const std::string kind = has(NodeKind::random)     ? "draws"
-                               : has(NodeKind::position) ? "positions"
-                               : has(NodeKind::pick)     ? "picks"
-                               : steps.structured        ? "broadcasts"
-                                                         : "elements";
-      all = {{kind, variant}};
-      variant.vectors = true;
-      if (gpu::vector_of(steps, number) > 1) all.push_back({kind + "_vectors", variant});
-      variant.many = true;
-      all.push_back({kind + "_of_tensors", variant});
-      return all;
-    }
-    case Skeleton::rows: {
-      const bool folds = std::ranges::any_of(step.nodes, gpu::is_row_fold);
-      const std::string picks = has(NodeKind::pick) ? "_picks" : "";
-      for (const Team team : {Team::warp, Team::block}) {
-        if (team == Team::block && !folds) continue;
-        for (const bool several : {false, true}) {
-          Variant variant;
-          variant.team = team, variant.several = several;
-          all.push_back({std::string(team == Team::warp ? "rows_by_warp" : "rows_by_block") +
-                             (several ? "_long" : "") + picks,
-                         variant});
-        }
-      }
-      return all;
-    }
-    case Skeleton::classes: {
-      all = joins({}, {});
-      Variant variant;
-      variant.parts = true;
-      all.push_back({"classes", variant});
-      return all;
-    }
-    case Skeleton::fold_down: {
-      all = joins({}, {});
-      Variant variant;
-      all.push_back({"fold_down", variant});
-      variant.parts = true;
-      all.push_back({"fold_down_parts", variant});
-      return all;
-    }
-    case Skeleton::scan: return {{step.axis == kMiddle ? "scan_down" : "scan_rows", {}}};
-  }
-  throw std::logic_error("a skeleton without variants");
-}
 
 class Texts {
  public:
@@ -108,7 +38,7 @@ class Texts {
       if (long_rows && !folds) continue;
       const gpu::Steps steps = gpu::split(group, long_rows);
       for (size_t i = 0; i < steps.list.size(); ++i) {
-        for (auto& [kind, variant] : variants_of(steps, i)) {
+        for (auto& [kind, variant] : gpu::variants_of(steps, i, 3)) {
           variant.wide = wide;
           add(kind + (wide ? "_wide" : ""), name, gpu::emit(steps, i, variant));
         }

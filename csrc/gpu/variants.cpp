@@ -1,0 +1,76 @@
+#include "gpu/variants.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace hologram::gpu {
+
+std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, size_t step,
+                                                         uint8_t rank) {
+  const Step& its = steps.list[step];
+  const auto has = [&](NodeKind kind) {
+    return std::ranges::any_of(its.nodes, [&](const Node& node) { return node.kind == kind; });
+  };
+  const auto joins = [](Variant of_parts, Variant of_all) {
+    of_parts.joins = of_all.joins = true;
+    of_parts.parts = true;
+    return std::vector<std::pair<std::string, Variant>>{{"joins", of_parts}, {"joins", of_all}};
+  };
+  std::vector<std::pair<std::string, Variant>> all;
+  switch (its.skeleton) {
+    case Skeleton::elements: {
+      const bool strided = std::ranges::any_of(
+          steps.operands, [](const Operand& operand) { return operand.layout == Layout::strided; });
+      Variant variant;
+      if (strided) {
+        variant.rank = rank;
+        return {{"strided", variant}};
+      }
+      const std::string kind = has(NodeKind::random)     ? "draws"
+                               : has(NodeKind::position) ? "positions"
+                               : has(NodeKind::pick)     ? "picks"
+                               : steps.structured        ? "broadcasts"
+                                                         : "elements";
+      all = {{kind, variant}};
+      variant.vectors = true;
+      if (vector_of(steps, step) > 1) all.push_back({kind + "_vectors", variant});
+      variant.many = true;
+      all.push_back({kind + "_of_tensors", variant});
+      return all;
+    }
+    case Skeleton::rows: {
+      const bool folds = std::ranges::any_of(its.nodes, is_row_fold);
+      const std::string picks = has(NodeKind::pick) ? "_picks" : "";
+      for (const Team team : {Team::warp, Team::block}) {
+        if (team == Team::block && !folds) continue;
+        for (const bool several : {false, true}) {
+          Variant variant;
+          variant.team = team, variant.several = several;
+          all.push_back({std::string(team == Team::warp ? "rows_by_warp" : "rows_by_block") +
+                             (several ? "_long" : "") + picks,
+                         variant});
+        }
+      }
+      return all;
+    }
+    case Skeleton::classes: {
+      all = joins({}, {});
+      Variant variant;
+      variant.parts = true;
+      all.push_back({"classes", variant});
+      return all;
+    }
+    case Skeleton::fold_down: {
+      all = joins({}, {});
+      Variant variant;
+      all.push_back({"fold_down", variant});
+      variant.parts = true;
+      all.push_back({"fold_down_parts", variant});
+      return all;
+    }
+    case Skeleton::scan: return {{its.axis == kMiddle ? "scan_down" : "scan_rows", {}}};
+  }
+  throw std::logic_error("a skeleton without variants");
+}
+
+}  // namespace hologram::gpu
