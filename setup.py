@@ -180,7 +180,7 @@ UNITS = {
     "atlas/op_table",
     "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
     "gpu/variants",
-    "moves": "gpu/moves gpu/indices gpu/move_launches",
+    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces",
     "cuda": "cuda/backend cuda/code cuda/context cuda/driver cuda/host_run cuda/kernels "
     "cuda/memory cuda/queue",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "

@@ -24,7 +24,11 @@ std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Tar
 }  // namespace
 
 Code::Code(const Plan& plan, Kernels& kernels, Constants& constants)
-    : plan_(plan), kernels_(kernels), constants_(constants), on_cpu_(plan.batches.size()) {
+    : plan_(plan),
+      kernels_(kernels),
+      constants_(constants),
+      on_cpu_(plan.batches.size()),
+      pieces_(plan.batches.size()) {
   for (const Batch& batch : plan.batches) {
     forms_.emplace_back();
     if (batch.is_call()) continue;
@@ -44,6 +48,22 @@ const cpu::CompiledGroup& Code::on_cpu(size_t pass) const {
   auto& code = on_cpu_[pass];
   if (code == nullptr) code = cpu::compile(plan_.batches[pass].group);
   return *code;
+}
+
+const gpu::PieceCode* Code::pieces(size_t pass) const {
+  const std::lock_guard guard(mutex_);
+  auto& code = pieces_[pass];
+  if (!code) {
+    code.emplace();
+    const Group& group = plan_.batches[pass].group;
+    try {
+      if (gpu::take_apart(group)) {
+        *code = std::make_unique<const gpu::PieceCode>(group, kEmitted, kCold);
+      }
+    } catch (const Error&) {  // an operation that csrc/gpu refuses
+    }
+  }
+  return code->get();
 }
 
 Loaded Code::loaded(const gpu::Kernel& kernel) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "gpu/launch.h"
+#include "gpu/pieces.h"
 
 namespace hologram::cuda {
 
@@ -38,6 +40,8 @@ class Code final : public PlanCode {
     std::unique_ptr<const gpu::GroupCode> emitted, cold;
   };
   const Forms& forms(size_t pass) const noexcept { return forms_[pass]; }
+  // The same operation by operation; null where that is not possible. Thread-safe.
+  const gpu::PieceCode* pieces(size_t pass) const;
   // The same as code of the CPU, for runs that csrc/gpu refuses. Thread-safe.
   const cpu::CompiledGroup& on_cpu(size_t pass) const;
   // Thread-safe. Throws OutOfMemory, Error.
@@ -51,7 +55,9 @@ class Code final : public PlanCode {
   size_t bytes_ = 0;
   mutable std::mutex mutex_;
   mutable std::unordered_map<const gpu::Kernel*, Loaded> loaded_;
+  // Made when they are first asked for.
   mutable std::vector<std::unique_ptr<const cpu::CompiledGroup>> on_cpu_;
+  mutable std::vector<std::optional<std::unique_ptr<const gpu::PieceCode>>> pieces_;
 };
 
 }  // namespace hologram::cuda

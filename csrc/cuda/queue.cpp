@@ -16,6 +16,8 @@ constexpr gpu::Target kMoves{};
 
 // Of a run's scratch memory, which grows by whole steps.
 constexpr size_t kScratchStep = size_t{4} << 20;
+// With fewer elements cold kernels take no longer than a launch for each operation.
+constexpr int64_t kLeastForPieces = 32'768;
 // So many submissions are kept before the queue looks which of them are finished.
 constexpr size_t kMostSubmitted = 64;
 // Passes that an error names, which may be of any of them.
@@ -110,18 +112,48 @@ void Queue::run(const Code& code, size_t pass, std::span<const Binding> bindings
 bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
   const auto& [emitted, cold] = code.forms(pass);
   const auto run = [&](const auto& form, std::atomic<uint64_t>& runs) {
-    if (form == nullptr || !run_form(code, *form, bindings)) return false;
+    if (form == nullptr || !run_planned(code, [&] { return form->launches(bindings); })) {
+      return false;
+    }
     runs.fetch_add(1, std::memory_order_relaxed);
     return true;
   };
-  return run(emitted, runs_by_emitted) || run(cold, runs_by_cold);
+  if (run(emitted, runs_by_emitted)) return true;
+  int64_t elements = 0;
+  for (const Binding& binding : bindings) elements += binding.count;
+  if (elements >= kLeastForPieces && run_pieces(code, pass, bindings)) return true;
+  return run(cold, runs_by_cold) || run_pieces(code, pass, bindings);
 }
 
-bool Queue::run_form(const Code& code, const gpu::GroupCode& form,
-                     std::span<const Binding> bindings) {
+bool Queue::run_pieces(const Code& code, size_t pass, std::span<const Binding> bindings) {
+  const gpu::PieceCode* const pieces = code.pieces(pass);
+  if (pieces == nullptr) return false;
+  const auto available = [&](const gpu::Kernel& kernel) {
+    return code.loaded(kernel).function != nullptr;
+  };
+  bool first = true;
+  for (const Binding& binding : bindings) {
+    if (binding.count == 0) continue;
+    try {
+      if (!run_planned(code, [&] { return pieces->launches(binding, available); })) {
+        if (first) return false;
+        throw Error(name() + ": a group cannot be run");
+      }
+    } catch (const OutOfMemory&) {  // of the values in between
+      if (first) return false;
+      throw;
+    }
+    first = false;
+  }
+  runs_by_pieces.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+template <class Plan>
+bool Queue::run_planned(const Code& code, Plan&& plan) {
   gpu::Launches launches;
   try {
-    launches = form.launches(bindings);
+    launches = plan();
   } catch (const Error&) {  // its numbers do not fit
     return false;
   }
@@ -378,10 +410,11 @@ void Queue::lost(Status status) {
 
 }  // namespace hologram::cuda
 
-// {runs_by_emitted, runs_by_cold, runs_on_cpu}, for tests.
+// {runs_by_emitted, runs_by_pieces, runs_by_cold, runs_on_cpu}, for tests.
 extern "C" HOLOGRAM_EXPORT void hologram_cuda_runs(uint64_t* counts) {
   using hologram::cuda::Queue;
   counts[0] = Queue::runs_by_emitted.load();
-  counts[1] = Queue::runs_by_cold.load();
-  counts[2] = Queue::runs_on_cpu.load();
+  counts[1] = Queue::runs_by_pieces.load();
+  counts[2] = Queue::runs_by_cold.load();
+  counts[3] = Queue::runs_on_cpu.load();
 }

@@ -52,9 +52,10 @@ class Queue final : public hologram::Queue {
   Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority);
   ~Queue() override;
 
-  // How often groups were run by kernels emitted for them, by cold ones, and by the CPU's code on
-  // copies, on all queues.
-  inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_cold{0}, runs_on_cpu{0};
+  // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
+  // and by the CPU's code on copies, on all queues.
+  inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_pieces{0}, runs_by_cold{0},
+      runs_on_cpu{0};
 
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
@@ -78,7 +79,10 @@ class Queue final : public hologram::Queue {
   std::string name() const;
   void run(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
-  bool run_form(const Code& code, const gpu::GroupCode& form, std::span<const Binding> bindings);
+  bool run_pieces(const Code& code, size_t pass, std::span<const Binding> bindings);
+  // False, with nothing enqueued, where a kernel is missing or its numbers do not fit.
+  template <class Plan>
+  bool run_planned(const Code& code, Plan&& plan);
   void launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch, Address table);
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }

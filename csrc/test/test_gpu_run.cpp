@@ -9,6 +9,7 @@
 #include "atlas/op_table.h"
 #include "check.h"
 #include "gpu/launch.h"
+#include "gpu/pieces.h"
 #include "gpu_emulated.h"
 #include "random_groups.h"
 #include "rows.h"
@@ -173,6 +174,60 @@ TEST(gpu_run_random_groups) {
       }
       CHECK(runs.count() > 20);
       CHECK(runs.check());
+    }
+  }
+}
+
+// The same operation by operation, each by a kernel of its own.
+TEST(gpu_run_pieces) {
+  for (const char* prelude : kPreludes) {
+    Random random(61);
+    std::deque<gpu::PieceCode> codes;
+    std::deque<gpu::Launches> launches;
+    std::deque<Group> groups;
+    std::deque<Scene> scenes, actual;
+    std::deque<Shape> shapes;
+    std::vector<void*> pointers;
+    const auto bind_to = [&](Scene& scene, const Shape& shape) {
+      return shape.columns == 0 ? scene.binding(pointers) : test::bind(scene, shape, pointers);
+    };
+    const auto add = [&](const Group& group, Scene scene, Shape shape) {
+      if (!gpu::take_apart(group)) return;
+      try {
+        gpu::Target cold = small_target(prelude);
+        cold.cold = true;
+        codes.emplace_back(group, small_target(prelude), cold);
+      } catch (const Error&) {
+        return;  // f64, by Metal
+      }
+      groups.push_back(group);
+      scenes.push_back(std::move(scene));
+      shapes.push_back(shape);
+      actual.emplace_back(scenes.back());
+      const auto all = [](const gpu::Kernel&) { return true; };
+      launches.push_back(codes.back().launches(bind_to(actual.back(), shape), all));
+    };
+    const int count = is_full_run() ? 60 : 12;
+    for (int i = 0; i < count; ++i) {
+      const Group group =
+          random_exact_group(2 + static_cast<int>(random() % 12), random, i % 2 == 0);
+      if (is_group(group)) add(group, make_scene(group, random_sizes(random), random), {1, 1, 0});
+    }
+    for (const Spread spread : {kRows, kColumns, kPlanes, kMiddle, kPlanesAndColumns}) {
+      const Group group = broadcast_sum(DType::bf16, spread);
+      for (const Shape shape : {Shape{1, 5, 7}, Shape{3, 2, 5}}) {
+        add(group, scene_of(group, shape, random), shape);
+      }
+    }
+    CHECK(groups.size() > 12);
+    std::vector<const gpu::Launches*> all;
+    for (const gpu::Launches& its : launches) all.push_back(&its);
+    const Emulated emulated(all, prelude);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      Scene expected = scenes[i];
+      cpu::interpret(groups[i], bind_to(expected, shapes[i]));
+      emulated.run(launches[i]);
+      CHECK(compare_scenes(actual[i], expected, groups[i], std::string("pieces, ") + prelude));
     }
   }
 }
