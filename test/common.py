@@ -97,7 +97,7 @@ def run_python(
 BACKEND = _C.device_backend(0)
 # Whether the host can touch the device's memory; how a call of torch's CPU kernel is counted.
 HOST_MEMORY = torch.hologram.get_device_properties(0).host_addressable
-DELEGATED = "delegated" if HOST_MEMORY else "copied"
+DELEGATED = "copied" if _C.delegate_target(0)[0] == "copied" else "delegated"
 # Whether it computes while the host goes on.
 ASYNCHRONOUS = torch.hologram.get_device_properties(0).asynchronous
 

@@ -49,6 +49,10 @@ def groups_are_kernels() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("HOLOGRAM_TEST_SIM_VENDOR") == "mtia":
+        from vendor import load_vendor
+
+        load_vendor()  # before a device is used
     config.stash[SHARD] = parse_shard(os.environ.get("HOLOGRAM_TEST_SHARD", "1/1"))
 
 

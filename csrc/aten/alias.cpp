@@ -106,33 +106,36 @@ at::Tensor compressed_alias(const at::Tensor& tensor, DispatchKeySet keys, c10::
   return alias;
 }
 
-c10::Storage twin_storage(const at::Tensor& tensor, For whom = For::host) {
+c10::Storage twin_storage(const at::Tensor& tensor, const Loan* loan = nullptr) {
   const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
-  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage, whom)));
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(twin(storage, loan)));
 }
 
-// A CPU tensor like this one, over storage_of(tensor) of each tensor with memory in it.
+// A tensor of the target's device like this one, over storage_of(tensor) of each tensor with memory
+// in it.
 template <class F>
-at::Tensor cpu_alias(const at::Tensor& tensor, F&& storage_of) {
+at::Tensor alias_on(const DelegateTarget& target, const at::Tensor& tensor, F&& storage_of) {
   if (C10_LIKELY(tensor.layout() == c10::kStrided)) {
     if (C10_UNLIKELY(tensor._is_zerotensor())) {
       // Has no bytes to share.
-      return at::_efficientzerotensor(tensor.sizes(), tensor.options().device(c10::kCPU));
+      return at::_efficientzerotensor(tensor.sizes(), tensor.options().device(target.device));
     }
-    return storage_alias(tensor, storage_of(tensor), BackendComponent::CPUBit);
+    return storage_alias(tensor, storage_of(tensor), target.backend);
   }
-  const auto member = [&](const at::Tensor& part) { return cpu_alias(part, storage_of); };
+  const auto member = [&](const at::Tensor& part) { return alias_on(target, part, storage_of); };
+  const DispatchKeySet backend(target.backend);
   if (tensor.is_sparse()) {
-    return sparse_alias(tensor, DispatchKeySet(DispatchKey::SparseCPU), member);
+    return sparse_alias(tensor, DispatchKeySet(DispatchKey::Sparse) | backend, member);
   }
   TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(tensor), "layout ", tensor.layout(),
                               " is not supported on the hologram device");
-  return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsrCPU), c10::Device(c10::kCPU),
+  return compressed_alias(tensor, DispatchKeySet(DispatchKey::SparseCsr) | backend, target.device,
                           member);
 }
 
 void check_host_addressable(c10::DeviceIndex device) {
-  TORCH_CHECK(is_host_addressable(device), "the memory of hologram:", static_cast<int>(device),
+  TORCH_CHECK(target_of(device).is_on_host_memory(),
+              "the memory of hologram:", static_cast<int>(device),
               " is not the host's, so a CPU tensor cannot share it; copy with Tensor.cpu() or "
               "Tensor.to()");
 }
@@ -143,18 +146,20 @@ at::Tensor shared_alias(const at::Tensor& tensor) {
   if (tensor.layout() == c10::kStrided && !tensor._is_zerotensor()) {
     check_has_memory(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   }
-  check_host_addressable(tensor.device().index());
-  auto alias = cpu_alias(tensor, [](const at::Tensor& part) { return twin_storage(part); });
-  hologram::device(tensor.device().index()).channels().fence();
+  const auto device = tensor.device().index();
+  check_host_addressable(device);
+  auto alias = alias_on(target_of(device), tensor,
+                        [](const at::Tensor& part) { return twin_storage(part); });
+  hologram::device(device).channels().fence();
   synchronize_tensor(tensor);
   return alias;
 }
 
 at::Tensor values_on_cpu(const at::Tensor& tensor) {
   const auto device = tensor.device().index();
-  if (is_host_addressable(device)) return shared_alias(tensor);
-  if (device_memory(device).has_vendor()) return tensor.to(at::kCPU);
+  if (target_of(device).is_on_host_memory()) return shared_alias(tensor);
   AliasFrame frame;
+  frame.use_images();
   return frame.argument(tensor, false);
 }
 
@@ -183,8 +188,9 @@ const at::Tensor* AliasFrame::known_alias(const at::Tensor& tensor, bool written
 }
 
 at::Tensor AliasFrame::new_alias(const at::Tensor& tensor, bool written) {
-  auto alias = cpu_alias(
-      tensor, [&](const at::Tensor& part) -> c10::Storage { return host_storage(part, written); });
+  auto alias = alias_on(
+      target(tensor.device().index()), tensor,
+      [&](const at::Tensor& part) -> c10::Storage { return alias_storage(part, written); });
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
     map_members(tensor);
   }
@@ -218,15 +224,18 @@ static Extent hull(const Extent& a, const Extent& b) {
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
-c10::Storage AliasFrame::host_storage(const at::Tensor& tensor, bool written) {
-  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+c10::Storage AliasFrame::alias_storage(const at::Tensor& tensor, bool written) {
   const auto device = tensor.device().index();
-  const MemoryPool& memory = device_memory(device);
-  if (C10_UNLIKELY(memory.has_vendor())) {
-    lent_ = &current_channel(device);
-    return twin_storage(tensor, For::vendor);
+  switch (target(device).kind) {
+    case DelegateTarget::Kind::shared: return twin_storage(tensor);
+    case DelegateTarget::Kind::launched: return twin_storage(tensor, &lend(device));
+    case DelegateTarget::Kind::copied: break;
   }
-  if (C10_LIKELY(memory.host_addressable())) return twin_storage(tensor);
+  return image_storage(tensor, written);
+}
+
+c10::Storage AliasFrame::image_storage(const at::Tensor& tensor, bool written) {
+  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   auto* const impl = storage.unsafeGetStorageImpl();
   check_has_memory(impl);
   auto found = std::find_if(images_.begin(), images_.end(), [&](const Image& image) {
@@ -283,7 +292,7 @@ void AliasFrame::write_image(Image& image) {
 
 void AliasFrame::map_members(const at::Tensor& tensor) {
   const auto map = [&](const at::Tensor& part) {
-    mapped_.push_back({host_storage(part, false).unsafeGetStorageImpl(), part.storage()});
+    mapped_.push_back({alias_storage(part, false).unsafeGetStorageImpl(), part.storage()});
   };
   if (tensor.is_sparse()) {
     map(sparse_impl(tensor)->indices());
@@ -305,24 +314,53 @@ static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
   }
 }
 
+// The loan of the device's queue, which twin() hands over.
+const Loan& AliasFrame::lend(c10::DeviceIndex device) {
+  auto loan = std::ranges::find(loans_, device, &Loan::device);
+  if (loan == loans_.end()) {
+    loans_.push_back({device, &current_channel(device), target_of(device).stream(), 0});
+    loan = loans_.end() - 1;
+  }
+  loan->launched = 0;
+  return *loan;
+}
+
 // What the vendor's kernels have touched is in use until they are done.
 void AliasFrame::note_launched(const c10::Storage& storage) {
   Block* const block = storage ? block_of(storage.data_ptr()) : nullptr;
   if (block == nullptr) return;
-  lent_->window.end_use(*block, launched_);
+  const auto loan = std::ranges::find(loans_, block->device, &Loan::device);
+  if (loan != loans_.end()) loan->channel->window.end_use(*block, loan->launched);
+}
+
+// After the kernels have been launched; those that have been taken back stay so.
+void AliasFrame::take_back() {
+  bool any = false;
+  for (Loan& loan : loans_) {
+    if (loan.launched != 0) continue;
+    loan.launched = loan.channel->queue->take_back(loan.stream);
+    any = true;
+  }
+  if (!any) return;
+  for (const auto& argument : arguments_) {
+    if (argument.tensor->layout() != c10::kStrided) continue;
+    const auto& storage = argument.tensor->unsafeGetTensorImpl()->unsafe_storage();
+    if (argument.written && storage) adopt_twin_bytes(storage);
+    note_launched(storage);
+  }
+  for (const auto& member : mapped_) note_launched(member.hologram);
+}
+
+// Of a call that has failed, or whose results nobody has asked for.
+void AliasFrame::end_loans() noexcept {
+  try {
+    take_back();
+  } catch (const std::exception&) {  // the queue tells whoever waits for it
+  }
 }
 
 void AliasFrame::write_back() {
-  if (C10_UNLIKELY(lent_ != nullptr)) {
-    launched_ = lent_->queue->take_back();
-    for (const auto& argument : arguments_) {
-      if (argument.tensor->layout() != c10::kStrided) continue;
-      const auto& storage = argument.tensor->unsafeGetTensorImpl()->unsafe_storage();
-      if (argument.written && storage) adopt_twin_bytes(storage);
-      note_launched(storage);
-    }
-    for (const auto& member : mapped_) note_launched(member.hologram);
-  }
+  if (C10_UNLIKELY(!loans_.empty())) take_back();
   for (Image& image : images_) {
     for (const auto& argument : arguments_) {
       if (!argument.written || argument.alias->layout() != c10::kStrided ||
@@ -401,8 +439,8 @@ void AliasFrame::bump_versions() {
   }
 }
 
-const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::DeviceIndex device) {
-  const auto* impl = cpu.unsafeGetStorageImpl();
+const c10::Storage& AliasFrame::storage_for(const c10::Storage& theirs, c10::DeviceIndex device) {
+  const auto* impl = theirs.unsafeGetStorageImpl();
   for (const auto& known : arguments_) {
     if (known.alias->layout() == c10::kStrided &&
         known.alias->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == impl) {
@@ -410,14 +448,15 @@ const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::Device
     }
   }
   for (const auto& known : mapped_) {
-    if (known.cpu == impl) {
+    if (known.theirs == impl) {
       return known.hologram;
     }
   }
-  if (is_host_addressable(device)) {
+  if (C10_LIKELY(target(device).kind != DelegateTarget::Kind::copied)) {
     mapped_.push_back({impl, make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-                                                   cpu.unsafeGetStorageImpl()),
+                                                   theirs.unsafeGetStorageImpl()),
                                                device)});
+    if (C10_UNLIKELY(!loans_.empty())) note_launched(mapped_.back().hologram);
   } else {
     mapped_.push_back({impl, make_storage(impl->nbytes(), device)});
     write_storage(mapped_.back().hologram.unsafeGetStorageImpl(), 0, impl->nbytes(), impl->data());
@@ -425,43 +464,49 @@ const c10::Storage& AliasFrame::storage_for(const c10::Storage& cpu, c10::Device
   return mapped_.back().hologram;
 }
 
-at::Tensor AliasFrame::result(at::Tensor cpu, c10::DeviceIndex device) {
-  if (!cpu.defined() || !cpu.device().is_cpu()) {
-    return cpu;
+// A strided one that is no argument.
+at::Tensor AliasFrame::relabelled(at::Tensor theirs, c10::DeviceIndex device) {
+  if (C10_UNLIKELY(theirs._is_zerotensor())) {
+    return at::_efficientzerotensor(theirs.sizes(),
+                                    theirs.options().device(c10::Device(kHologram, device)));
   }
+  auto* impl = theirs.unsafeGetTensorImpl();
+  if (C10_LIKELY(theirs.use_count() == 1 && impl->unsafe_storage().use_count() == 1 &&
+                 relabel_storage(impl->unsafe_storage().unsafeGetStorageImpl(), device))) {
+    impl->set_storage_keep_dtype(impl->unsafe_storage());  // notes the device
+    impl->_change_backend_component_keys(c10::Device(kHologram, device));
+    if (C10_UNLIKELY(!loans_.empty())) note_launched(impl->unsafe_storage());
+    return theirs;
+  }
+  const auto& storage = storage_for(impl->unsafe_storage(), device);
+  if (C10_LIKELY(theirs.use_count() == 1)) {
+    impl->set_storage_keep_dtype(storage);
+    impl->_change_backend_component_keys(c10::Device(kHologram, storage.device().index()));
+    return theirs;
+  }
+  return storage_alias(theirs, storage, BackendComponent::PrivateUse1Bit);
+}
+
+at::Tensor AliasFrame::result(at::Tensor theirs, c10::DeviceIndex device) {
+  if (!theirs.defined() || theirs.device().type() != target(device).device.type()) {
+    return theirs;
+  }
+  if (C10_UNLIKELY(!loans_.empty())) take_back();
   for (const auto& known : arguments_) {
-    if (known.alias->is_same(cpu)) {
+    if (known.alias->is_same(theirs)) {
       return *known.tensor;
     }
   }
-  if (C10_LIKELY(cpu.layout() == c10::kStrided)) {
-    if (C10_UNLIKELY(cpu._is_zerotensor())) {
-      return at::_efficientzerotensor(cpu.sizes(),
-                                      cpu.options().device(c10::Device(kHologram, device)));
-    }
-    auto* impl = cpu.unsafeGetTensorImpl();
-    if (C10_LIKELY(cpu.use_count() == 1 && impl->unsafe_storage().use_count() == 1 &&
-                   relabel_storage(impl->unsafe_storage().unsafeGetStorageImpl(), device))) {
-      impl->set_storage_keep_dtype(impl->unsafe_storage());  // notes the device
-      impl->_change_backend_component_keys(c10::Device(kHologram, device));
-      if (C10_UNLIKELY(lent_ != nullptr)) note_launched(impl->unsafe_storage());
-      return cpu;
-    }
-    const auto& storage = storage_for(impl->unsafe_storage(), device);
-    if (C10_LIKELY(cpu.use_count() == 1)) {
-      impl->set_storage_keep_dtype(storage);
-      impl->_change_backend_component_keys(c10::Device(kHologram, storage.device().index()));
-      return cpu;
-    }
-    return storage_alias(cpu, storage, BackendComponent::PrivateUse1Bit);
+  if (C10_LIKELY(theirs.layout() == c10::kStrided)) {
+    return relabelled(std::move(theirs), device);
   }
   const auto member = [&](const at::Tensor& part) { return result(part, device); };
-  if (cpu.is_sparse()) {
-    return sparse_alias(cpu, DispatchKeySet(DispatchKey::SparsePrivateUse1), member);
+  if (theirs.is_sparse()) {
+    return sparse_alias(theirs, DispatchKeySet(DispatchKey::SparsePrivateUse1), member);
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(cpu), "layout ", cpu.layout(),
+  TORCH_CHECK_NOT_IMPLEMENTED(is_compressed(theirs), "layout ", theirs.layout(),
                               " is not supported on the hologram device");
-  return compressed_alias(cpu, DispatchKeySet(DispatchKey::SparseCsrPrivateUse1),
+  return compressed_alias(theirs, DispatchKeySet(DispatchKey::SparseCsrPrivateUse1),
                           c10::Device(kHologram, device), member);
 }
 

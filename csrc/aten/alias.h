@@ -1,5 +1,5 @@
-// What torch's CPU kernels get for hologram tensors: CPU tensors over the same memory where the
-// host can touch it; over a copy elsewhere.
+// What torch's kernels get for hologram tensors: tensors of the device's target (delegate_target.h)
+// over the same memory, which are CPU tensors where the host can touch it; over a copy elsewhere.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,9 @@
 
 #include <vector>
 
+#include "aten/block.h"
+#include "aten/delegate_target.h"
 #include "aten/transfer.h"
-#include "atlas/channels.h"
 
 namespace hologram::aten {
 
@@ -33,28 +34,38 @@ at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
 // strides, offset, dtype, conjugate and negative bits of its tensor, and a version counter and
 // autograd state of its own.
 //
-// Of memory that the host cannot touch, an alias has an image: a CPU storage of the same size with
-// the bytes between which the elements lie, one for all aliases of a storage.
+// Of memory that no kernel of torch's can touch, an alias has an image: a CPU storage of the same
+// size with the bytes between which the elements lie, one for all aliases of a storage.
 class AliasFrame {
  public:
+  AliasFrame() = default;
+  AliasFrame(const AliasFrame&) = delete;
+  AliasFrame& operator=(const AliasFrame&) = delete;
+  ~AliasFrame() {
+    if (C10_UNLIKELY(!loans_.empty())) end_loans();
+  }
+
+  // For a CPU kernel where the device's target has none. Before the first argument.
+  void use_images() { images_only_ = true; }
+
   // The alias of a hologram argument, one per tensor: kernels compare operands by identity.
   at::Tensor argument(at::Tensor tensor, bool written = false);
 
   // The same with no reference taken: the caller keeps both tensors for as long as the frame.
   void borrow(const at::Tensor& tensor, bool written, at::Tensor& alias);
 
-  // Copies what CPU kernels may change of a written argument besides its bytes: size, strides,
-  // offset, reallocated storage, conjugate and negative bits, sparse members. Of an image the
-  // bytes, too.
+  // Copies what kernels may change of a written argument besides its bytes: size, strides, offset,
+  // reallocated storage, conjugate and negative bits, sparse members. Of an image the bytes, too.
   void write_back();
 
   // Tells autograd that the written arguments have changed.
   void bump_versions();
 
-  // A result of the CPU kernel as a hologram tensor: the argument itself where the kernel returned
+  // A result of the kernel as a hologram tensor: the argument itself where the kernel returned
   // that, a view where it shares an argument's storage, otherwise the fresh tensor relabelled in
-  // place, or copied to the device. Undefined stays undefined.
-  at::Tensor result(at::Tensor cpu, c10::DeviceIndex device);
+  // place, or copied to the device. Undefined stays undefined, and what is not on the target's
+  // device where it is: kernels for CUDA have results on the CPU.
+  at::Tensor result(at::Tensor theirs, c10::DeviceIndex device);
 
  private:
   struct Argument {
@@ -63,7 +74,7 @@ class AliasFrame {
     bool written;
   };
   struct Mapped {
-    const c10::StorageImpl* cpu;
+    const c10::StorageImpl* theirs;
     c10::Storage hologram;
   };
   struct Image {
@@ -76,17 +87,25 @@ class AliasFrame {
   };
   const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
   at::Tensor new_alias(const at::Tensor& tensor, bool written);
-  c10::Storage host_storage(const at::Tensor& tensor, bool written);
+  const DelegateTarget& target(c10::DeviceIndex device) const {
+    return C10_UNLIKELY(images_only_) ? copying_target() : target_of(device);
+  }
+  c10::Storage alias_storage(const at::Tensor& tensor, bool written);
+  c10::Storage image_storage(const at::Tensor& tensor, bool written);
   void map_members(const at::Tensor& tensor);
   void write_image(Image& image);
+  const Loan& lend(c10::DeviceIndex device);
+  void take_back();
+  void end_loans() noexcept;
   void note_launched(const c10::Storage& storage);
-  const c10::Storage& storage_for(const c10::Storage& cpu, c10::DeviceIndex device);
+  const c10::Storage& storage_for(const c10::Storage& theirs, c10::DeviceIndex device);
+  at::Tensor relabelled(at::Tensor theirs, c10::DeviceIndex device);
 
   c10::SmallVector<Argument, 4> arguments_;
   c10::SmallVector<Mapped, 2> mapped_;  // storages of results and of sparse arguments' members
   std::vector<Image> images_;
-  Channel* lent_ = nullptr;  // whose queue is lent to the vendor's kernels
-  Ticket launched_ = 0;      // what they have done by
+  c10::SmallVector<Loan, 1> loans_;  // one for each device whose queue is lent
+  bool images_only_ = false;
 };
 
 }  // namespace hologram::aten

@@ -48,6 +48,9 @@ Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step,
     return at::native::arange(start, end, step, dtype, layout, where, pin_memory);
   }
   const auto device = check_device(where);
+  if (!records_calls(device)) {
+    return at::native::arange(start, end, step, dtype, layout, where, pin_memory);
+  }
   note_delegated(counter, device);
   const Tensor result = make_result(current_window(device), {*count}, type, device);
   record_kernel("aten::arange", {}, result, [start, end, step](at::ArrayRef<Tensor> on_cpu) {

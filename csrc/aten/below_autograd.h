@@ -1,4 +1,4 @@
-// Keeps autograd, autocast and views' bookkeeping out of the CPU kernels of a delegated call.
+// Keeps autograd, autocast and views' bookkeeping out of torch's kernels in a delegated call.
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>
@@ -6,11 +6,13 @@
 
 namespace hologram::aten {
 
+// Of the devices that tensors of a delegated call are on.
+inline constexpr c10::DispatchKeySet kTheirAutocast{c10::DispatchKey::AutocastCPU,
+                                                    c10::DispatchKey::AutocastCUDA};
+
 class BelowAutograd {
  public:
-  BelowAutograd()
-      : guard_(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-               c10::DispatchKeySet(c10::DispatchKey::AutocastCPU)) {}
+  BelowAutograd() : guard_(c10::autograd_dispatch_keyset_with_ADInplaceOrView | kTheirAutocast) {}
 
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_;

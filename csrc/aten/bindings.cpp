@@ -17,6 +17,7 @@
 #include "aten/compat.h"
 #include "aten/custom.h"
 #include "aten/delegate.h"
+#include "aten/delegate_target.h"
 #include "aten/dlpack_api.h"
 #include "aten/explain.h"
 #include "aten/foreign.h"
@@ -206,6 +207,12 @@ void bind(py::module_& m) {
         [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
   m.def("is_host_addressable", [](int64_t index) { return is_host_addressable(checked(index)); });
+  // What calls are delegated to: how, and the device of the kernels' tensors.
+  m.def("delegate_target", [](int64_t index) {
+    constexpr const char* kinds[] = {"shared", "launched", "copied"};
+    const DelegateTarget& target = target_of(checked(index));
+    return std::pair(kinds[static_cast<size_t>(target.kind)], target.device.str());
+  });
   // Without making the device, which device_properties() does.
   m.def("device_backend", [](int64_t index) { return config().devices[checked(index)].backend; });
   m.def("instruction_sets", [] {

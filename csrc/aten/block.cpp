@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "aten/activity.h"
+#include "aten/delegate_target.h"
 #include "aten/memory_trace.h"
 #include "aten/runtime.h"
 #include "aten/transfer.h"
@@ -129,7 +130,7 @@ void release_device_bytes(void* context) {
     if (C10_UNLIKELY(block->uses != nullptr)) {
       block->uses->wait();  // its owner hands the memory out without looking
     }
-    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
+    if (!block->stream_ordered) c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin);
     destroy(block);
   } else if (twin->data_ptr().get_context() == block &&
              c10::raw::intrusive_ptr::use_count(twin) == 1) {
@@ -235,10 +236,10 @@ class ResultAllocator final : public c10::Allocator {
     c10::DataPtr bytes(taken.data, taken.data, &release_result_bytes, c10::Device(c10::kCPU));
     if (C10_UNLIKELY(result_requests != nullptr)) result_requests->add(taken.data, nbytes);
     // A kernel is about to write it.
-    if (C10_UNLIKELY(device_memory(index).has_vendor())) {
+    if (C10_UNLIKELY(target_of(index).kind == DelegateTarget::Kind::launched)) {
       Queue& queue = *current_channel(index).queue;
       if (taken.fence.queue != &queue && taken.fence.outstanding()) queue.wait_for(taken.fence);
-      queue.lend();
+      queue.lend(target_of(index).stream());
     } else {
       taken.fence.wait();
     }
@@ -249,6 +250,11 @@ class ResultAllocator final : public c10::Allocator {
     host_allocator->copy_data(dest, src, count);
   }
 };
+
+// Whether these are bytes of the allocator of the device's vendor, who shows them to nobody else.
+bool is_of_vendor(const c10::DataPtr& data, const DelegateTarget& target) {
+  return C10_UNLIKELY(!target.is_cpu()) && data.get_deleter() == target.allocator->raw_deleter();
+}
 
 // Whether these are bytes of ResultAllocator, of this device, that no Block owns yet.
 bool is_unclaimed_result(const c10::DataPtr& data, c10::DeviceIndex device) {
@@ -309,26 +315,33 @@ void synchronize_below(const Block& block) {
   channels.finish(FlushReason::read);
 }
 
-// A hologram DataPtr over the bytes of a CPU storage, its twin from now on.
-c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device,
+// A hologram DataPtr over the bytes of a storage of the device's target, its twin from now on.
+c10::DataPtr bytes_over(c10::intrusive_ptr<c10::StorageImpl> theirs, c10::DeviceIndex device,
                         Limit limit) {
-  void* data = cpu->mutable_data();  // materialises a copy-on-write storage
-  if (auto* block = claim_result_block(cpu.get(), device)) {
-    cpu.release();
+  void* data = theirs->mutable_data();  // materialises a copy-on-write storage
+  if (auto* block = claim_result_block(theirs.get(), device)) {
+    theirs.release();
     return {data, block, &release_device_bytes, hologram_device(device)};
   }
-  auto* block = make_foreign_block(device, data, cpu->nbytes(), limit);
-  block->twin.store(cpu.release(), std::memory_order_release);
+  auto* block = make_foreign_block(device, data, theirs->nbytes(), limit);
+  const DelegateTarget& target = target_of(device);
+  if (is_of_vendor(theirs->data_ptr(), target)) {
+    block->exported.store(false, std::memory_order_relaxed);
+    block->stream_ordered = true;
+    block->stream = target.stream();
+  }
+  block->twin.store(theirs.release(), std::memory_order_release);
   c10::DataPtr bytes(data, block, &release_device_bytes, hologram_device(device));
   synchronize_below(*block);
   return bytes;
 }
 
 c10::StorageImpl* make_pool_twin(Block* block, void* data, size_t nbytes) {
+  const DelegateTarget& target = target_of(static_cast<c10::DeviceIndex>(block->device));
   auto twin = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes,
-      c10::DataPtr(data, block, &release_twin_bytes, c10::Device(c10::DeviceType::CPU)),
-      cpu_allocator, /*resizable=*/true);
+      c10::DataPtr(data, block, &release_twin_bytes, target.device), target.allocator,
+      /*resizable=*/true);
   c10::StorageImpl* expected = nullptr;
   if (block->twin.compare_exchange_strong(expected, twin.get(), std::memory_order_acq_rel)) {
     return twin.release();
@@ -349,10 +362,11 @@ void adopt(c10::StorageImpl* storage) {
   auto* block = make_foreign_block(device.index(), data, storage->nbytes(), Limit::waived);
   c10::DataPtr original =
       storage->set_data_ptr(c10::DataPtr(data, block, &release_device_bytes, device));
-  original.unsafe_set_device(c10::Device(c10::DeviceType::CPU));
+  const DelegateTarget& target = target_of(device.index());
+  original.unsafe_set_device(target.device);
   auto twin = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     storage->nbytes(), std::move(original),
-                                                    cpu_allocator, storage->resizable());
+                                                    target.allocator, storage->resizable());
   block->twin.store(twin.release(), std::memory_order_release);
   lock.unlock();
   synchronize_below(*block);
@@ -424,6 +438,16 @@ void export_storage(c10::StorageImpl* storage) {
   }
 }
 
+// Without that order memory in use could be handed out again: then it is not given back.
+void Block::give_back_in_order() noexcept {
+  try {
+    const Fence last = last_use.load();
+    if (last.outstanding()) last.queue->lend(stream);
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin.load(std::memory_order_acquire));
+  } catch (const std::exception&) {
+  }
+}
+
 void* Block::operator new(size_t size) {
   auto& spare = spare_blocks;
   if (spare.count != 0) return spare.blocks[--spare.count];
@@ -453,7 +477,7 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
 
 // The device whose memory results and temporaries of CPU kernels can be, -1 for none.
 static c10::DeviceIndex in_reach_of_host(c10::DeviceIndex device) noexcept {
-  const bool in_reach = device >= 0 && device_memory(device).host_addressable();
+  const bool in_reach = device >= 0 && target_of(device).is_on_host_memory();
   return in_reach ? device : c10::DeviceIndex(-1);
 }
 
@@ -550,10 +574,11 @@ c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIn
                     /*resizable=*/false);
 }
 
-c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device) {
-  const size_t nbytes = cpu->nbytes();
-  const bool resizable = cpu->resizable();  // not where its bytes belong to somebody else
-  return storage_of(bytes_over(std::move(cpu), device, Limit::holds), nbytes, resizable);
+c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> theirs,
+                               c10::DeviceIndex device) {
+  const size_t nbytes = theirs->nbytes();
+  const bool resizable = theirs->resizable();  // not where its bytes belong to somebody else
+  return storage_of(bytes_over(std::move(theirs), device, Limit::holds), nbytes, resizable);
 }
 
 c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage) {
@@ -574,7 +599,7 @@ bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {
   return true;
 }
 
-c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
+c10::StorageImpl* twin(const c10::Storage& storage, const Loan* loan) {
   auto* impl = storage.unsafeGetStorageImpl();
   Block* block = C10_LIKELY(impl != nullptr) ? block_of(impl->data_ptr()) : nullptr;
   if (C10_UNLIKELY(block == nullptr)) {
@@ -582,10 +607,9 @@ c10::StorageImpl* twin(const c10::Storage& storage, For whom) {
     adopt(impl);
     block = block_of(impl->data_ptr());
   }
-  if (whom == For::vendor) {
-    Channel& channel = current_channel(block->device);
-    channel.window.begin_use(*block, FlushReason::kernel);
-    channel.queue->lend();
+  if (C10_UNLIKELY(loan != nullptr)) {
+    loan->channel->window.begin_use(*block, FlushReason::kernel);
+    loan->channel->queue->lend(loan->stream);
   } else {
     Window::finish(*block);
   }
@@ -613,11 +637,11 @@ bool adopt_twin_bytes(const c10::Storage& storage) {
   return true;
 }
 
-void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu) {
-  const size_t nbytes = cpu->nbytes();
+void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> theirs) {
+  const size_t nbytes = theirs->nbytes();
   // Never refused: the tensor's sizes already say that it has these bytes.
   storage->set_data_ptr_noswap(
-      bytes_over(std::move(cpu), storage->device().index(), Limit::waived));
+      bytes_over(std::move(theirs), storage->device().index(), Limit::waived));
   storage->set_nbytes(nbytes);
 }
 

@@ -1,12 +1,14 @@
 // Device memory as torch sees it.
 //
-// A hologram StorageImpl holds a DataPtr whose context is a Block. On host-visible memory a Block
-// can hold one CPU StorageImpl over the same bytes, its *twin*: the delegate hands tensors on the
-// twin to torch's CPU kernels. One twin per storage, never two: overlap checks compare storages.
+// A hologram StorageImpl holds a DataPtr whose context is a Block. A Block can hold one StorageImpl
+// of the device's target (aten/delegate_target.h) over the same bytes, its *twin*: the delegate
+// hands tensors on the twin to torch's kernels. On host-visible memory it is a CPU storage, and one
+// of a vendor's device where that has kernels for the memory. One twin per storage, never two:
+// overlap checks compare storages.
 //
 //   hologram StorageImpl -> DataPtr{bytes, Block} -> twin: CPU StorageImpl -> DataPtr{bytes, Block}
 //
-// A CPU tensor on the twin keeps the bytes alive after the hologram storage has gone.
+// A tensor on the twin keeps the bytes alive after the hologram storage has gone.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "aten/stream_uses.h"
+#include "atlas/channels.h"
 #include "atlas/memory.h"
 #include "atlas/queue.h"
 #include "atlas/window.h"
@@ -38,11 +41,19 @@ struct Block final : BlockState {
   bool overlay = false;
   // Somebody outside has the address, for good.
   std::atomic<bool> exported{false};
+  // Foreign bytes of a vendor's allocator, which hands them out again in the order of the stream
+  // that they were asked for on: they are given back when that has been ordered behind their last
+  // use.
+  bool stream_ordered = false;
+  void* stream = nullptr;
   // Null but for what Tensor.record_stream() was called with.
   std::unique_ptr<StreamUses> uses;
 
   void give_back_memory() noexcept override {
-    if (foreign) return;
+    if (foreign) {
+      if (stream_ordered) give_back_in_order();
+      return;
+    }
     if (C10_LIKELY(uses == nullptr)) {
       pool->deallocate({data, 0, last_use.load()});
     } else {
@@ -52,6 +63,8 @@ struct Block final : BlockState {
   void retire_memory() noexcept override {
     if (!foreign) pool->retire(data);
   }
+
+  void give_back_in_order() noexcept;
 
   // From a few that the thread keeps: every storage makes one.
   static void* operator new(size_t size);
@@ -68,10 +81,11 @@ c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
 // hologram::Error where the class has no room.
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device);
 
-// A hologram storage over the bytes of a CPU storage, which becomes its twin. No copy. Resizable
-// where the CPU storage is.
+// A hologram storage over the bytes of a storage of the device's target, which becomes its twin. No
+// copy. Resizable where the other one is.
 // Throws c10::OutOfMemoryError where the memory limit leaves no room for them.
-c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> cpu, c10::DeviceIndex device);
+c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> theirs,
+                               c10::DeviceIndex device);
 
 // A CPU storage of the size of a hologram storage, resizable where that is, with bytes of torch's
 // own CPU allocator.
@@ -82,13 +96,20 @@ c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* s
 // one.
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device);
 
-// The CPU storage over the bytes of a hologram storage, for as long as the latter lives.
-// A storage whose DataPtr came from elsewhere (DLPack, set_data_ptr) is given a Block first. On
-// return the host may read and write the bytes; for a vendor's kernels, they may be launched.
-enum class For : uint8_t { host, vendor };
-c10::StorageImpl* twin(const c10::Storage& storage, For whom = For::host);
+// A queue that is lent to kernels of a vendor, which are launched on a stream of theirs.
+struct Loan {
+  c10::DeviceIndex device;
+  Channel* channel;
+  void* stream;
+  Ticket launched;  // what they are done by, 0 until the queue has been taken back
+};
 
-// Takes over the bytes of a twin that a CPU kernel has reallocated (out= of another size).
+// The twin of a hologram storage, for as long as that lives. A storage whose DataPtr came from
+// elsewhere (DLPack, set_data_ptr) is given a Block first. On return the host may read and write
+// the bytes; with a loan, kernels that do may be launched.
+c10::StorageImpl* twin(const c10::Storage& storage, const Loan* loan = nullptr);
+
+// Takes over the bytes of a twin that a kernel of torch's has reallocated (out= of another size).
 // Returns true if anything changed.
 bool adopt_twin_bytes(const c10::Storage& storage);
 
@@ -161,9 +182,9 @@ class ResultRequests {
 // other request on.
 void install_result_allocator();
 
-// Makes a hologram storage look at the bytes of a CPU storage, its twin from now on. The size in
-// bytes becomes that of the CPU storage.
-void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> cpu);
+// Makes a hologram storage look at the bytes of a storage of the device's target, its twin from now
+// on. The size in bytes becomes that of the other storage.
+void rebind_storage(c10::StorageImpl* storage, c10::intrusive_ptr<c10::StorageImpl> theirs);
 
 // Fake tensors, the wrappers of torch.func and other stand-ins name the device and have none of its
 // memory. They come here where a kernel is reached past the dispatcher. Throws RuntimeError.

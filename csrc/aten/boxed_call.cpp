@@ -10,6 +10,7 @@
 #include "aten/alias.h"
 #include "aten/below_autograd.h"
 #include "aten/block.h"
+#include "aten/delegate_target.h"
 #include "aten/generator.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
@@ -22,23 +23,27 @@ using torch::jit::Stack;
 
 class BoxedCall {
  public:
-  BoxedCall(const CallSchema& schema, const c10::OperatorHandle& op, Stack* stack)
-      : schema_(schema), op_(op), stack_(*stack), begin_(stack->size() - schema.argument_count) {}
+  BoxedCall(const CallSchema& schema, const c10::OperatorHandle& op, DispatchKeySet keys,
+            Stack* stack)
+      : schema_(schema),
+        op_(op),
+        keys_(keys & kBackendKeys),
+        stack_(*stack),
+        begin_(stack->size() - schema.argument_count) {}
 
-  void run(DispatchKeySet keys) {
+  void run() {
     for (const auto& arg : schema_.args) {
       convert(arg);
     }
     finish_device();
-    note_delegated(schema_.counter, device_);
+    const DelegateTarget& target = target_for(device_);
+    note_delegated(schema_.counter, target);
     {
       BelowAutograd below;
+      const TargetGuard guard(target);
       const ResultsFromPool results(leaves_device_ ? c10::DeviceIndex(-1) : device_);
-      const auto cpu_keys =
-          (keys & kBackendKeys).remove_backend(c10::BackendComponent::PrivateUse1Bit) |
-          DispatchKeySet(c10::BackendComponent::CPUBit);
       try {
-        op_.redispatchBoxed(cpu_keys, &stack_);
+        op_.redispatchBoxed(target.keys_like(keys_), &stack_);
       } catch (...) {
         frame_.write_back();  // an out= may have been resized before the kernel failed
         throw;
@@ -54,6 +59,18 @@ class BoxedCall {
  private:
   const char* argument_name(const Arg& arg) const {
     return op_.schema().arguments()[arg.position].name().c_str();
+  }
+
+  // That of the call's first device, whose vendor may lack the kernel.
+  const DelegateTarget& target_for(c10::DeviceIndex device) {
+    if (C10_UNLIKELY(target_ == nullptr)) {
+      target_ = &target_of(device);
+      if (C10_UNLIKELY(!has_kernel(op_, keys_, *target_))) {
+        target_ = &copying_target();
+        frame_.use_images();
+      }
+    }
+    return *target_;
   }
 
   void convert(const Arg& arg) {
@@ -95,7 +112,7 @@ class BoxedCall {
           const auto device = value.toDevice();
           if (device.type() == kHologram) {
             requested_ = check_device(device);
-            value = c10::Device(c10::kCPU);
+            value = target_for(*requested_).device;
           } else {
             leaves_device_ = true;
           }
@@ -118,6 +135,7 @@ class BoxedCall {
     if (tensor.device().type() != kHologram) {
       return tensor;
     }
+    target_for(tensor.device().index());
     const bool requires_grad = schema_.asks_requires_grad && tensor.requires_grad();
     auto alias = frame_.argument(std::move(tensor), arg.written);
     if (C10_UNLIKELY(requires_grad)) {
@@ -208,7 +226,7 @@ class BoxedCall {
           device_ = given->device().index();
         }
       }
-      value = cpu_generator(given, device_);
+      value = kernel_generator(target_for(device_), given, device_);
     }
     if (requested_) {
       device_ = *requested_;
@@ -240,9 +258,11 @@ class BoxedCall {
 
   const CallSchema& schema_;
   const c10::OperatorHandle& op_;
+  const DispatchKeySet keys_;
   Stack& stack_;
   const size_t begin_;
   AliasFrame frame_;
+  const DelegateTarget* target_ = nullptr;
   std::optional<c10::Device> common_;
   std::optional<c10::DeviceIndex> requested_;
   const Arg* generator_ = nullptr;
@@ -255,9 +275,14 @@ class BoxedCall {
 
 }  // namespace
 
+bool has_kernel(const c10::OperatorHandle& op, DispatchKeySet keys, const DelegateTarget& target) {
+  return target.is_cpu() || op.hasComputedKernelForDispatchKey(
+                                target.keys_like(keys & kBackendKeys).highestPriorityTypeId());
+}
+
 void call_boxed(const CallSchema& schema, const c10::OperatorHandle& op, DispatchKeySet keys,
                 Stack* stack) {
-  BoxedCall(schema, op, stack).run(keys);
+  BoxedCall(schema, op, keys, stack).run();
 }
 
 }  // namespace hologram::aten

@@ -12,6 +12,7 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/delegate_target.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
 #include "aten/pinned.h"
@@ -78,6 +79,18 @@ void transfer(Tensor& self, const Tensor& src, size_t nbytes, bool non_blocking)
   }
 }
 
+// The vendor's copy of page-locked memory may not have been made yet.
+void keep_if_pinned(const Tensor& self, const Tensor& src) {
+  const Tensor& host = self.device().is_cpu() ? self : src;
+  if (!host.device().is_cpu() || !host.has_storage() || target_of(device_of(self, src)).is_cpu()) {
+    return;
+  }
+  const auto& data = host.storage().data_ptr();
+  if (is_pinned_pointer(data.get())) {
+    keep_until_done(data, c10::Device(kHologram, device_of(self, src)));
+  }
+}
+
 bool is_host_memory(const Tensor& tensor) {
   return tensor.device().is_cpu() || is_host_addressable(tensor.device().index());
 }
@@ -117,7 +130,8 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     delegate.run(self, src, non_blocking);
     return self;
   }
-  // Anything else - other layouts, a third device - is torch's own copy on aliases.
+  // Anything else - other layouts, a third device - is torch's own copy on aliases. Between a
+  // device and that of its vendor it is a copy on the latter.
   note_delegated(counter, device_of(self, src));
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {
@@ -129,6 +143,7 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     to.copy_(alias(src, false), non_blocking);
   }
   frame.write_back();
+  if (non_blocking) keep_if_pinned(self, src);
   return self;
 }
 

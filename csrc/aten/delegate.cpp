@@ -17,6 +17,7 @@
 #include "aten/block.h"
 #include "aten/boxed_call.h"
 #include "aten/call_schema.h"
+#include "aten/delegate_target.h"
 #include "aten/learned_call.h"
 #include "aten/quick.h"
 #include "aten/runtime.h"
@@ -97,7 +98,8 @@ class FallbackKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const auto key = (keys & kBackendKeys).highestPriorityTypeId();
     TORCH_CHECK_NOT_IMPLEMENTED(
-        op.hasComputedKernelForDispatchKey(cpu_key(key)), "Could not run '", op.operator_name(),
+        op.hasComputedKernelForDispatchKey(cpu_key(key)) || vendor_has(op, keys, *stack),
+        "Could not run '", op.operator_name(),
         "' on the hologram device: it has neither a hologram kernel nor a CPU kernel for ",
         layout(key), " tensors");
     call_boxed(*schemas_.find(op), op, keys, stack);
@@ -114,6 +116,23 @@ class FallbackKernel final : public c10::OperatorKernel {
   }
 
  private:
+  // Whether the kernel is one that a vendor has and the CPU has not.
+  static bool vendor_has(const c10::OperatorHandle& op, DispatchKeySet keys, const Stack& stack) {
+    const auto has = [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || tensor.device().type() != kHologram) return false;
+      const DelegateTarget& target = target_of(tensor.device().index());
+      return !target.is_cpu() && has_kernel(op, keys, target);
+    };
+    for (const auto& value : torch::jit::last(stack, op.schema().arguments().size())) {
+      if (value.isTensor() && has(value.toTensor())) return true;
+      if (!value.isTensorList()) continue;
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        if (has(tensor)) return true;
+      }
+    }
+    return false;
+  }
+
   static const char* layout(DispatchKey key) {
     switch (key) {
       case DispatchKey::SparsePrivateUse1: return "sparse COO";
@@ -178,7 +197,9 @@ at::Tensor Delegation::in(const at::Tensor& tensor, bool written) {
               "!");
   if (device_ < 0) {
     device_ = device.index();
-    note_delegated(counter_, device_);
+    const DelegateTarget& target = target_of(device_);
+    note_delegated(counter_, target);
+    guard_.set(target);
     results_.emplace(device_);
   }
   return frame_.argument(tensor, written);

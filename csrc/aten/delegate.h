@@ -1,5 +1,5 @@
-// The delegate: an operator without a native kernel runs in torch's CPU kernel over the same
-// memory.
+// The delegate: an operator without a native kernel runs in torch's kernel for the device's target
+// (delegate_target.h) over the same memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,6 +14,7 @@
 #include "aten/alias.h"
 #include "aten/below_autograd.h"
 #include "aten/block.h"
+#include "aten/delegate_target.h"
 #include "aten/report.h"
 
 namespace hologram::aten {
@@ -32,14 +33,16 @@ class Delegation {
 
   at::Tensor in(const at::Tensor& tensor, bool written = false);
   std::optional<at::Tensor> in(const std::optional<at::Tensor>& tensor);
-  at::Tensor out(at::Tensor cpu) { return frame_.result(std::move(cpu), device_); }
+  at::Tensor out(at::Tensor theirs) { return frame_.result(std::move(theirs), device_); }
   AliasFrame& frame() { return frame_; }
 
  private:
   OpCounter& counter_;
   AliasFrame frame_;
   BelowAutograd below_;
-  std::optional<ResultsFromPool> results_;  // from the first hologram argument on
+  // From the first hologram argument on.
+  TargetGuard guard_;
+  std::optional<ResultsFromPool> results_;
   c10::DeviceIndex device_ = -1;
 };
 
@@ -58,7 +61,7 @@ class OperatorDelegate {
   OperatorDelegate(const char* name, const char* overload, const char* counted_as = nullptr);
   const std::string& name() const;
 
-  // Calls torch's CPU kernel with these arguments; returns the first result.
+  // Calls torch's kernel with these arguments; returns the first result.
   template <class... Args>
   at::Tensor operator()(Args&&... args) const {
     return std::move(results(std::forward<Args>(args)...).back()).toTensor();

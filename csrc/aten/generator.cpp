@@ -3,6 +3,7 @@
 #include "aten/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 
@@ -110,8 +111,21 @@ RandomSource& random_source(const std::optional<at::Generator>& generator,
   return static_cast<HologramGenerator*>(generator->unsafeGetGeneratorImpl())->source();
 }
 
-at::Generator cpu_generator(const std::optional<at::Generator>& generator,
-                            c10::DeviceIndex device) {
+// One whose seed is words of the next counter.
+static at::Generator vendor_generator(const DelegateTarget& target, RandomSource& source) {
+  const RandomState from = source.reserve(1);
+  const Philox::Words words = Philox::block(from.seed, from.offset);
+  at::Generator made = at::globalContext()
+                           .getAcceleratorHooksInterface(target.device.type())
+                           .getNewGenerator(target.device.index());
+  made.set_current_seed(uint64_t{words[0]} << 32 | words[1]);
+  return made;
+}
+
+at::Generator kernel_generator(const DelegateTarget& target,
+                               const std::optional<at::Generator>& generator,
+                               c10::DeviceIndex device) {
+  if (!target.is_cpu()) return vendor_generator(target, random_source(generator, device));
   const RandomState from = random_source(generator, device).reserve(kCpuCounters);
   at::mt19937_data_pod data{from.seed, /*left_=*/1, /*seeded_=*/true, /*next_=*/0, {}};
   for (size_t i = 0; i < kCpuCounters; ++i) {

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "aten/delegate_target.h"
 #include "atlas/random.h"
 
 namespace hologram::aten {
@@ -45,8 +46,11 @@ at::Generator make_generator(c10::DeviceIndex device);
 // RuntimeError for a generator of another device, in torch's words.
 RandomSource& random_source(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
 
-// The same for a kernel of torch's CPU: a generator for this one call, whose numbers depend on the
-// state and on nothing else. Takes kCpuCounters of it.
-at::Generator cpu_generator(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
+// The same for a kernel of torch's: a generator of the target for this one call, whose numbers
+// depend on the state and on nothing else. Takes kCpuCounters of it, or one where the target is not
+// the CPU.
+at::Generator kernel_generator(const DelegateTarget& target,
+                               const std::optional<at::Generator>& generator,
+                               c10::DeviceIndex device);
 
 }  // namespace hologram::aten

@@ -19,6 +19,7 @@
 #include "aten/alias.h"
 #include "aten/below_autograd.h"
 #include "aten/block.h"
+#include "aten/delegate_target.h"
 #include "aten/generator.h"
 #include "aten/record_call.h"
 #include "aten/report.h"
@@ -33,6 +34,10 @@ class QuickOperator {
   const c10::OperatorHandle& handle() const { return op_; }
   const c10::BoxedKernel& boxed() const { return boxed_; }
   OpCounter& counter() const { return *counter_; }
+  // Whether the target has a kernel for dense tensors.
+  bool is_served_by(const DelegateTarget& target) const {
+    return target.is_cpu() || op_.hasComputedKernelForDispatchKey(target.key);
+  }
   bool always_boxed() const { return always_boxed_; }
   // Whether the argument at this position is written, by the schema.
   bool writes(size_t position) const { return (written_ >> position & 1) != 0; }
@@ -92,15 +97,15 @@ class QuickCall {
     returned_.push_back({alias.unsafeGetTensorImpl(), &tensor});
   }
 
-  // Results of the CPU kernel as the caller's.
-  at::Tensor result(at::Tensor&& cpu) { return frame_.result(std::move(cpu), device_); }
+  // Results of the kernel as the caller's.
+  at::Tensor result(at::Tensor&& theirs) { return frame_.result(std::move(theirs), device_); }
   at::Tensor& result(at::Tensor& alias) {
     for (auto& [impl, tensor] : returned_) {
       if (impl == alias.unsafeGetTensorImpl()) {
         return *tensor;
       }
     }
-    TORCH_INTERNAL_ASSERT(false, "a CPU kernel returned a tensor it was not given");
+    TORCH_INTERNAL_ASSERT(false, "a kernel returned a tensor it was not given");
   }
   std::vector<at::Tensor> result(std::vector<at::Tensor>&& list) {
     for (auto& tensor : list) {
@@ -137,7 +142,7 @@ class QuickCall {
   c10::DeviceIndex device_ = -1;
 };
 
-// One argument on its way to the CPU kernel: CpuArgument<T>(...).get() is of type T.
+// One argument on its way to the kernel: KernelArgument<T>(...).get() is of type T.
 template <class T>
 struct QuickSource {
   QuickCall& call;
@@ -147,9 +152,9 @@ struct QuickSource {
 };
 
 template <class T>
-class CpuArgument {
+class KernelArgument {
  public:
-  explicit CpuArgument(QuickSource<T> from) : value_(std::forward<T>(from.value)) {}
+  explicit KernelArgument(QuickSource<T> from) : value_(std::forward<T>(from.value)) {}
   T get() { return std::forward<T>(value_); }
 
  private:
@@ -157,9 +162,9 @@ class CpuArgument {
 };
 
 template <>
-class CpuArgument<const at::Tensor&> {
+class KernelArgument<const at::Tensor&> {
  public:
-  explicit CpuArgument(QuickSource<const at::Tensor&> from) {
+  explicit KernelArgument(QuickSource<const at::Tensor&> from) {
     from.call.alias(from.value, from.op.writes(from.position), alias_);
   }
   const at::Tensor& get() { return alias_; }
@@ -169,9 +174,9 @@ class CpuArgument<const at::Tensor&> {
 };
 
 template <>
-class CpuArgument<at::Tensor&> {
+class KernelArgument<at::Tensor&> {
  public:
-  explicit CpuArgument(QuickSource<at::Tensor&> from) {
+  explicit KernelArgument(QuickSource<at::Tensor&> from) {
     from.call.alias_returned(from.value, alias_);
   }
   at::Tensor& get() { return alias_; }
@@ -181,9 +186,9 @@ class CpuArgument<at::Tensor&> {
 };
 
 template <>
-class CpuArgument<const std::optional<at::Tensor>&> {
+class KernelArgument<const std::optional<at::Tensor>&> {
  public:
-  explicit CpuArgument(QuickSource<const std::optional<at::Tensor>&> from) {
+  explicit KernelArgument(QuickSource<const std::optional<at::Tensor>&> from) {
     if (from.value) {
       from.call.alias(*from.value, from.op.writes(from.position), alias_.emplace());
     }
@@ -195,10 +200,10 @@ class CpuArgument<const std::optional<at::Tensor>&> {
 };
 
 template <class List>
-class CpuTensorList {
+class KernelTensorList {
  public:
   template <class From>
-  explicit CpuTensorList(const From& from) {
+  explicit KernelTensorList(const From& from) {
     const bool written = from.op.writes(from.position);
     aliases_.reserve(from.value.size());
     for (const at::Tensor& tensor : from.value) {
@@ -211,17 +216,17 @@ class CpuTensorList {
 };
 
 template <>
-class CpuArgument<at::TensorList> : CpuTensorList<at::TensorList> {
+class KernelArgument<at::TensorList> : KernelTensorList<at::TensorList> {
  public:
-  explicit CpuArgument(QuickSource<at::TensorList> from) : CpuTensorList(from) {}
+  explicit KernelArgument(QuickSource<at::TensorList> from) : KernelTensorList(from) {}
   at::TensorList get() { return aliases_; }
 };
 
 template <>
-class CpuArgument<const at::ITensorListRef&> : CpuTensorList<at::ITensorListRef> {
+class KernelArgument<const at::ITensorListRef&> : KernelTensorList<at::ITensorListRef> {
  public:
-  explicit CpuArgument(QuickSource<const at::ITensorListRef&> from)
-      : CpuTensorList(from), list_(aliases_) {}
+  explicit KernelArgument(QuickSource<const at::ITensorListRef&> from)
+      : KernelTensorList(from), list_(aliases_) {}
   const at::ITensorListRef& get() { return list_; }
 
  private:
@@ -229,9 +234,9 @@ class CpuArgument<const at::ITensorListRef&> : CpuTensorList<at::ITensorListRef>
 };
 
 template <>
-class CpuArgument<const c10::List<std::optional<at::Tensor>>&> {
+class KernelArgument<const c10::List<std::optional<at::Tensor>>&> {
  public:
-  explicit CpuArgument(QuickSource<const c10::List<std::optional<at::Tensor>>&> from) {
+  explicit KernelArgument(QuickSource<const c10::List<std::optional<at::Tensor>>&> from) {
     aliases_.reserve(from.value.size());
     for (const std::optional<at::Tensor> tensor : from.value) {
       // The list gives out copies: the frame needs references of its own.
@@ -247,10 +252,11 @@ class CpuArgument<const c10::List<std::optional<at::Tensor>>&> {
 };
 
 template <>
-class CpuArgument<std::optional<at::Generator>> {
+class KernelArgument<std::optional<at::Generator>> {
  public:
-  explicit CpuArgument(QuickSource<std::optional<at::Generator>> from)
-      : generator_(cpu_generator(from.value, from.call.device())) {}
+  explicit KernelArgument(QuickSource<std::optional<at::Generator>> from)
+      : generator_(
+            kernel_generator(target_of(from.call.device()), from.value, from.call.device())) {}
   std::optional<at::Generator> get() { return std::move(generator_); }
 
  private:
@@ -275,7 +281,8 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
   Result operator()(c10::DispatchKeySet keys, Args... args) {
     QuickCall call;
     const bool served = (call.accepts(args) && ...) && call.has_device();
-    if (C10_UNLIKELY(!served || op_.always_boxed())) {
+    if (C10_UNLIKELY(!served || op_.always_boxed() ||
+                     !op_.is_served_by(target_of(call.device())))) {
       return c10::impl::BoxedKernelWrapper<Result(Args...)>::call(op_.boxed(), op_.handle(), keys,
                                                                   std::forward<Args>(args)...);
     }
@@ -286,14 +293,15 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
  private:
   template <size_t... Positions>
   Result run(QuickCall& call, std::index_sequence<Positions...>, Args... args) {
-    std::tuple<CpuArgument<Args>...> cpu(
+    std::tuple<KernelArgument<Args>...> theirs(
         QuickSource<Args>{call, op_, Positions, std::forward<Args>(args)}...);
     const auto kernel = [&]() -> Result {
+      const DelegateTarget& target = target_of(call.device());
       const BelowAutograd below;
+      const TargetGuard guard(target);
       const ResultsFromPool results(call.device());
       try {
-        return redispatch_(c10::DispatchKeySet(c10::DispatchKey::CPU),
-                           std::get<Positions>(cpu).get()...);
+        return redispatch_(c10::DispatchKeySet(target.key), std::get<Positions>(theirs).get()...);
       } catch (...) {
         call.frame().write_back();  // an out= may have been resized before the kernel failed
         throw;

@@ -4,7 +4,7 @@
 //
 // torch's templates check parameters, in its words, and call the kernels of this file. What these
 // decline, such as complex numbers, is left to torch's CPU kernels, which draw from a generator of
-// their own (cpu_generator).
+// their own (kernel_generator).
 #include "aten/precompiled.h"
 
 #include "aten/random.h"

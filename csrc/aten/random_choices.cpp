@@ -90,7 +90,7 @@ void order(const int64_t* keys, int64_t count, int64_t* numbers) {
 Tensor& randperm_out(int64_t n, Generator generator, Tensor& result) {
   static Service here("aten::randperm", "generator_out");
   const ScalarType type = result.scalar_type();
-  if (n < 0 || !is_numbered(type) || !is_ours(result)) {
+  if (n < 0 || !is_numbered(type) || !is_ours(result) || !records_calls(result.device().index())) {
     here.delegate(n, generator, result);
     return result;
   }

@@ -8,6 +8,8 @@
 #include <new>
 #include <string>
 
+#include "aten/below_autograd.h"
+#include "aten/delegate_target.h"
 #include "aten/operand.h"
 #include "aten/transfer.h"
 #include "atlas/device.h"
@@ -44,7 +46,7 @@ void KernelCall::run(std::span<void* const> memory) {
   const c10::impl::ForceDispatchKeyGuard plain(
       c10::default_included_set, c10::default_excluded_set |
                                      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                     c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
+                                     kTheirAutocast);
   const auto failed = [&](const c10::Error& error, Kind kind) {
     return CallError(std::string(name_) + ": " + error.what_without_backtrace(), kind);
   };
@@ -61,10 +63,14 @@ void KernelCall::run(std::span<void* const> memory) {
   }
 }
 
+bool records_calls(c10::DeviceIndex device) {
+  return target_of(device).is_cpu();
+}
+
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  return is_plain_strided(impl) && impl->device().index() == device && impl->numel() != 0 &&
-         group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
+  return is_plain_strided(impl) && impl->device().index() == device && records_calls(device) &&
+         impl->numel() != 0 && group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
 }
 
 void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads,

@@ -64,7 +64,12 @@ class TensorCall final : public KernelCall {
   c10::SmallVector<TensorShape, 4> shapes_;
 };
 
-// Whether a call can read a tensor: with elements, of the device, in memory that can be recorded.
+// Whether calls of torch's become instructions of the device. Those of a vendor's device do not:
+// its kernels are launched on the stream that is current when the user calls them.
+bool records_calls(c10::DeviceIndex device);
+
+// Whether a call can read a tensor: with elements, of the device, which records calls, in memory
+// that can be recorded.
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device);
 
 // Records a call that reads and writes tensors which are recordable. What has gaps, or is written

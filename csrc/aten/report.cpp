@@ -8,8 +8,6 @@
 #include <memory>
 #include <mutex>
 
-#include "aten/transfer.h"
-
 namespace hologram::aten {
 namespace {
 
@@ -63,22 +61,22 @@ void refuse_forked_child() {
               "multiprocessing, you must use the 'spawn' start method");
 }
 
-void note_delegated(OpCounter& counter, c10::DeviceIndex device) {
+void note_delegated(OpCounter& counter, const DelegateTarget& target) {
   if (C10_UNLIKELY(in_forked_child())) {
     refuse_forked_child();
   }
-  const bool copies = !is_host_addressable(device);
+  const bool copies = target.kind == DelegateTarget::Kind::copied;
   const char* const where = copies ? "copies of the memory" : "the same memory";
   const auto now = mode.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(now != FallbackMode::allow)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         now != FallbackMode::error, counter.name,
         " has no native hologram kernel and set_fallback_mode('error') is on; with 'allow' it runs "
-        "in torch's CPU kernel on ",
-        where);
+        "in torch's ",
+        target.name(), " kernel on ", where);
     if (!counter.warned.exchange(true)) {
-      TORCH_WARN(counter.name, " has no native hologram kernel; torch's CPU kernel runs on ",
-                 where);
+      TORCH_WARN(counter.name, " has no native hologram kernel; torch's ", target.name(),
+                 " kernel runs on ", where);
     }
   }
   (copies ? counter.copied : counter.delegated).fetch_add(1, std::memory_order_relaxed);

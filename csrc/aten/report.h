@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 #include <c10/macros/Macros.h>
 
+#include "aten/delegate_target.h"
 #include "atlas/fork.h"
 
 namespace hologram::aten {
@@ -36,10 +37,13 @@ std::string fallback_mode();
 // Throws RuntimeError in a forked child: the parent's threads, and the locks they held, are gone.
 void refuse_forked_child();
 
-// Counts a call of torch's CPU kernel for a device, `delegated` where it runs on the device's
-// memory and `copied` where it runs on copies; by mode, warns once per operator or throws
+// Counts a call of torch's kernel for a target, `delegated` where it runs on the device's memory
+// and `copied` where it runs on copies; by mode, warns once per operator or throws
 // NotImplementedError.
-void note_delegated(OpCounter& counter, c10::DeviceIndex device);
+void note_delegated(OpCounter& counter, const DelegateTarget& target);
+inline void note_delegated(OpCounter& counter, c10::DeviceIndex device) {
+  note_delegated(counter, target_of(device));
+}
 inline void note_native(OpCounter& counter) {
   if (C10_UNLIKELY(in_forked_child())) {
     refuse_forked_child();

@@ -42,6 +42,7 @@
 #include "aten/bare.h"
 #include "aten/compat.h"
 #include "aten/delegate.h"
+#include "aten/delegate_target.h"
 
 namespace hologram::aten {
 namespace {
@@ -183,8 +184,10 @@ bool is_whole(const Kind& kind, const Network& n) {
     return false;
   }
   // Hooks on what is kept for a backward pass expect tensors of the device. torch has an error for
-  // an inference tensor that would be kept.
-  return !wants_graph(n) || (at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+  // an inference tensor that would be kept. A vendor's graph would run on threads and streams of
+  // its own.
+  return !wants_graph(n) || (target_of(n.data.device().index()).is_cpu() &&
+                             at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
                              !n.any([](const Tensor& t) { return t.is_inference(); }));
 }
 
@@ -204,7 +207,7 @@ class OverAliases {
   explicit OverAliases(c10::DeviceIndex device) : results_(device) {}
 
  private:
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast_{DispatchKey::AutocastCPU};
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast_{kTheirAutocast};
   const ResultsFromPool results_;
 };
 

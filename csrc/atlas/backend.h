@@ -25,8 +25,10 @@ struct DeviceProperties {
   bool host_addressable = false;  // its memory is the host's: both may read and write it
   bool asynchronous = false;      // what a queue is given may be finished after the return
   // The type of torch's device whose kernels run on this memory in the order of a queue
-  // (Queue::lend): "cuda". Empty where torch's CPU kernels are all there is.
+  // (Queue::lend), and which of them it is: "cuda", 0. Empty where torch's CPU kernels are all
+  // there is. A torch that lacks the device or its kernels uses copies on the host.
   std::string vendor;
+  int vendor_ordinal = 0;
   int major = 0, minor = 0;  // capability; (0, 0) where the hardware has no such number
 };
 

@@ -27,7 +27,6 @@ namespace {
 MemoryPool::MemoryPool(Backend& backend, size_t limit, bool poison_freed)
     : backend_(backend),
       host_addressable_(backend.properties().host_addressable),
-      has_vendor_(!backend.properties().vendor.empty()),
       poison_freed_(poison_freed),
       limit_(limit) {}
 

@@ -137,9 +137,6 @@ class MemoryPool final : public Scratch {
   // Whether the host may read and write the memory.
   bool host_addressable() const noexcept { return host_addressable_; }
 
-  // Whether kernels of a vendor run on the memory (DeviceProperties::vendor).
-  bool has_vendor() const noexcept { return has_vendor_; }
-
   // Whether `pointer` lies inside a segment of this pool.
   bool owns(const void* pointer) const noexcept;
 
@@ -187,7 +184,7 @@ class MemoryPool final : public Scratch {
   SegmentInfo linear_snapshot(const Segment& segment) const;
 
   Backend& backend_;
-  const bool host_addressable_, has_vendor_, poison_freed_;
+  const bool host_addressable_, poison_freed_;
   // Lock order: growth_ before lock_. growth_ serialises whatever calls the system; lock_ guards
   // all data below.
   mutable std::mutex growth_;

@@ -88,12 +88,15 @@ class Queue {
   // What is enqueued from now on starts when a fence of another queue has been reached.
   virtual void wait_for(const Fence& fence) = 0;
 
-  // From the return on kernels of the vendor (DeviceProperties::vendor) that the calling thread
-  // launches run after all that is enqueued. May be called again before take_back(). Never waits
-  // for what the device does, as far as the vendor's kernels do not run on the host.
-  virtual void lend() {}
-  // Ends that; the ticket is done when the kernels are.
-  virtual Ticket take_back() { return record(nullptr); }
+  // Kernels of the vendor (DeviceProperties::vendor) that are launched on this stream from the
+  // return on run after all that has been enqueued so far. A stream is what the vendor calls one: a
+  // cudaStream_t, null being the default one; null always where the kernels run on the host. May be
+  // called again before take_back(), and for itself, to order a stream behind the queue. Never
+  // waits for what the device does, as far as the vendor's kernels do not run on the host.
+  virtual void lend(void* /*stream*/) {}
+  // Enqueues a mark behind all that has been launched on the stream so far: its ticket is done when
+  // these kernels are, and what is enqueued from now on runs after them. Never waits.
+  virtual Ticket take_back(void* /*stream*/) { return record(nullptr); }
 
   // Of what was enqueued last.
   virtual Ticket last() noexcept = 0;

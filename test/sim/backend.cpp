@@ -2,7 +2,9 @@
 //
 // HOLOGRAM_TEST_SIM_DEVICES: how many there are (2). HOLOGRAM_TEST_SIM_MEMORY: "device", which the
 // host cannot touch (the default), "host", or "vendor": the host's, with torch's CPU kernels for
-// those of a vendor. HOLOGRAM_TEST_SIM_DELAY: most microseconds that a
+// those of a vendor. HOLOGRAM_TEST_SIM_VENDOR: a device type of torch's that is said to have
+// kernels for memory which the host cannot touch; with the memory "hidden" it can, without being
+// told so, for the vendor of test/vendor.cpp. HOLOGRAM_TEST_SIM_DELAY: most microseconds that a
 // queue waits before each task (50). HOLOGRAM_TEST_SIM_SEED: of those delays. Faults, each the
 // numbers of what fails, from 1: HOLOGRAM_TEST_SIM_NO_SEGMENT; and of each queue
 // HOLOGRAM_TEST_SIM_NO_LAUNCH, HOLOGRAM_TEST_SIM_FAILED_RUN, HOLOGRAM_TEST_SIM_FAILED_TRANSFER and
@@ -64,24 +66,27 @@ class Backend final : public hologram::Backend {
     properties_.asynchronous = true;
     const char* const memory = std::getenv("HOLOGRAM_TEST_SIM_MEMORY");
     const std::string_view kind = memory != nullptr ? memory : "device";
-    properties_.host_addressable = kind != "device";
-    if (kind == "vendor") properties_.vendor = "cpu";
+    properties_.host_addressable = kind == "host" || kind == "vendor";
+    own_memory_ = kind == "device";
+    const char* const vendor = std::getenv("HOLOGRAM_TEST_SIM_VENDOR");
+    properties_.vendor = kind == "vendor" ? "cpu" : vendor != nullptr ? vendor : "";
+    properties_.vendor_ordinal = ordinal;
   }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
   void* allocate_segment(size_t bytes) noexcept override {
     static const std::set<int> refused = numbers("HOLOGRAM_TEST_SIM_NO_SEGMENT");
     if (refused.contains(++segments_)) return nullptr;
-    if (!properties_.host_addressable) return Memory::instance().allocate(bytes);
+    if (own_memory_) return Memory::instance().allocate(bytes);
     const size_t alignment = bytes >= kLargeAlignment ? kLargeAlignment : kSegmentAlignment;
     void* data = nullptr;
     return ::posix_memalign(&data, alignment, bytes) == 0 ? data : nullptr;
   }
   void free_segment(void* data, size_t bytes) noexcept override {
-    if (properties_.host_addressable) {
-      std::free(data);
-    } else {
+    if (own_memory_) {
       Memory::instance().free(data, bytes);
+    } else {
+      std::free(data);
     }
   }
   size_t available_memory() const noexcept override { return kMemory; }
@@ -94,7 +99,8 @@ class Backend final : public hologram::Backend {
     const int seed = number("HOLOGRAM_TEST_SIM_SEED", 1) + ordinal_ + 100 * queues_++;
     return std::make_unique<Queue>(QueueOptions{
         .device = properties_.name,
-        .own_memory = !properties_.host_addressable,
+        .own_memory = own_memory_,
+        .on_copies = !properties_.host_addressable,
         .seed = static_cast<uint64_t>(seed),
         .most_delay = number("HOLOGRAM_TEST_SIM_DELAY", 50),
         .failing_launches = numbers("HOLOGRAM_TEST_SIM_NO_LAUNCH"),
@@ -107,6 +113,7 @@ class Backend final : public hologram::Backend {
 
  private:
   int ordinal_;
+  bool own_memory_;
   std::atomic<int> segments_{0};
   std::atomic<int> queues_{0};
   DeviceProperties properties_;
@@ -132,6 +139,11 @@ extern "C" [[gnu::visibility("default")]] int sim_urgent_queues() {
 // How often anybody has waited for a queue, for tests.
 extern "C" [[gnu::visibility("default")]] uint64_t sim_waits() {
   return sim::Queue::waits.load(std::memory_order_relaxed);
+}
+
+// The stream that a queue was lent to last, or taken back from, for tests.
+extern "C" [[gnu::visibility("default")]] void* sim_stream() {
+  return sim::Queue::stream.load(std::memory_order_relaxed);
 }
 
 // How many runs of groups were those of emitted GPU kernels, of cold ones, and of the CPU's code in

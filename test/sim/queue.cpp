@@ -119,12 +119,12 @@ void Queue::call(Frame::Pass& pass, Order::Text what) {
   }
   push([] {}, std::move(what), ranges);
   try {
-    if (options_.own_memory) {
+    if (options_.on_copies) {
       pass.call_on_copies(*this);
     } else {
-      lend();
+      lend(nullptr);
       pass.call();
-      take_back();
+      take_back(nullptr);
     }
   } catch (const std::exception& error) {
     pass.fail(error);
@@ -195,10 +195,16 @@ void Queue::wait_for(const Fence& fence) {
   Order::instance().wait(this, push([fence] { fence.wait(); }), fence);
 }
 
-// The vendor's kernels are torch's for the CPU, which know no queue: it catches up.
-void Queue::lend() {
+// The vendor's kernels run on the host, and know no queue: it catches up.
+void Queue::lend(void* vendors) {
+  stream = vendors;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done(last_); });
+}
+
+Ticket Queue::take_back(void* vendors) {
+  stream = vendors;
+  return record(nullptr);
 }
 
 Ticket Queue::last() noexcept {

@@ -38,6 +38,7 @@ class Moment final : public hologram::Moment {
 struct QueueOptions {
   std::string device;  // for errors
   bool own_memory;     // the device's addresses are not the host's (memory.h)
+  bool on_copies;      // torch's CPU kernels run on copies
   uint64_t seed;       // of the delays
   int most_delay;      // microseconds before each task, at random
   // Of each which ones fail, counted from 1.
@@ -49,7 +50,8 @@ struct QueueOptions {
 
 class Queue final : public hologram::Queue {
  public:
-  inline static std::atomic<uint64_t> waits{0};  // calls of wait() on all queues
+  inline static std::atomic<uint64_t> waits{0};      // calls of wait() on all queues
+  inline static std::atomic<void*> stream{nullptr};  // of the last lend() or take_back()
 
   explicit Queue(QueueOptions options);
   ~Queue() override;
@@ -60,7 +62,8 @@ class Queue final : public hologram::Queue {
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const hologram::Fence& fence) override;
-  void lend() override;
+  void lend(void* vendors) override;
+  Ticket take_back(void* vendors) override;
   Ticket last() noexcept override;
   bool done(Ticket ticket) noexcept override;
   void wait(Ticket ticket) override;
