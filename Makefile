@@ -179,6 +179,9 @@ test-asan: $(EVERYTHING) ## The Python tests, the extension under AddressSanitiz
 
 test-sanitizers: test-core test-tsan test-asan ## All three
 
+test-cuda: ## Build for this machine's GPU, run tests on it, write benchmarks/results/GPU.md (SUBSET: which)
+	$(if $(wildcard $(PY)),$(PY),python3) tools/test_cuda.py $(if $(SUBSET),--subset $(SUBSET))
+
 test-programs: $(EVERYTHING) ## A million random programs, fused and eager: half an hour (ARGS="SEED --count N": others)
 	nice $(PY) test/programs --jobs $(JOBS) $(or $(ARGS),--count 1000000 0)
 
@@ -271,6 +274,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-sim test-sim-kernels test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

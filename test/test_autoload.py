@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from common import run_python
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -21,6 +22,31 @@ build.TORCH_MINOR, build.VERSION = other, "0.1.0"
 sys.modules["torch_hologram._build_info"] = build
 """
 NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+@pytest.mark.cuda
+class TestCudaPrograms(TestCase):
+    """Where torch sees a GPU, programs on CUDA run as without the package."""
+
+    def test_torch_alone_leaves_cuda_the_accelerator(self):
+        run_python(
+            """
+            import os
+            del os.environ["HOLOGRAM_BACKENDS"]
+            import torch
+            assert not hasattr(torch, "hologram")
+            assert torch.accelerator.current_accelerator().type == "cuda"
+            x = torch.ones(3, device="cuda", requires_grad=True)
+            (x * x).sum().backward()
+            assert x.grad.tolist() == [2.0] * 3
+            """,
+            env={"HOLOGRAM_BACKENDS": ""},
+        )
+
+    def test_by_name_and_by_the_environment(self):
+        for imports in ("import torch_hologram, torch", "import torch, torch_hologram"):
+            run_python(f"{imports}\n{COMPUTE}")
+        run_python(f"import torch\n{COMPUTE}", env={"HOLOGRAM_BACKENDS": "cuda,cpu"})
 
 
 class TestImport(TestCase):

@@ -1,8 +1,8 @@
 """hologram: an out-of-tree PyTorch device.
 
 ``import torch`` is enough when the package is installed: torch loads it through the
-``torch.backends`` entry point. ``import torch_hologram`` does the same and, unlike the entry point,
-raises ``ImportError`` at once when the package cannot work with the torch that is installed.
+``torch.backends`` entry point, unless torch finds a GPU of its own (docs/installed.md). ``import
+torch_hologram`` does the same and, unlike the entry point, raises ``ImportError`` at once when the package cannot work with the torch that is installed.
 Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is its module.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as _typing
 from importlib import import_module as _import_module
+from os import environ as _environment
 from pathlib import Path as _Path
 
 # True until the last line of this file has run; see _autoload().
@@ -25,12 +26,30 @@ def _autoload() -> None:
         # `import torch_hologram` came first and is itself waiting for `import torch`. It registers
         # the device when torch is there, and its caller wants to see the error.
         return
+    if _is_cuda_programs():
+        return
     try:
         _load()
     except Exception as error:
         from torch_hologram._unavailable import install
 
         install(error)
+
+
+def _is_cuda_programs() -> bool:
+    """Whether the process is left to torch's CUDA until somebody imports this package by name.
+
+    torch has one accelerator in a process, which is an out-of-tree device wherever one is
+    registered, and autograd works on that one alone (pytorch/pytorch#161129): programs on CUDA
+    would not run any more. HOLOGRAM_BACKENDS in the environment says that the device is wanted.
+    """
+    import torch
+
+    return (
+        "HOLOGRAM_BACKENDS" not in _environment
+        and torch.backends.cuda.is_built()
+        and torch.cuda.device_count() > 0  # which does not initialise CUDA
+    )
 
 
 def _load() -> None:

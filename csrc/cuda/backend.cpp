@@ -37,6 +37,8 @@ class Backend final : public hologram::Backend {
     properties_.major = gpu_.major;
     properties_.minor = gpu_.minor;
     properties_.asynchronous = true;
+    properties_.vendor = "cuda";
+    properties_.vendor_ordinal = gpu_.ordinal;
   }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }

@@ -52,6 +52,7 @@ inline constexpr unsigned kHostMemoryPortable = 1;
   _(cuDeviceGetAttribute, device_attribute, (int* value, Attribute which, DeviceNumber device))    \
   _(cuDevicePrimaryCtxRetain, retain_context, (Context * context, DeviceNumber device))            \
   _(cuCtxGetCurrent, current_context, (Context * context))                                         \
+  _(cuCtxSetCurrent, set_context, (Context context))                                               \
   _(cuCtxPushCurrent_v2, push_context, (Context context))                                          \
   _(cuCtxPopCurrent_v2, pop_context, (Context * context))                                          \
   _(cuCtxGetStreamPriorityRange, stream_priorities, (int* least, int* greatest))                   \

@@ -304,6 +304,31 @@ void Queue::wait_for(const Fence& fence) {
   check(driver().wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
 }
 
+// Of the same stream the order is that of the launches.
+void Queue::lend(void* stream) {
+  auto* const other = static_cast<Stream>(stream);
+  const ContextGuard guard(gpu_);
+  if (other == stream_) return;
+  const std::lock_guard lock(mutex_);
+  Ticket& lent = lent_[other];
+  if (last_ <= std::max(lent, done_.load(std::memory_order_relaxed))) return;
+  check(driver().wait_for_event(other, mark_behind(last_)->event(), 0), "cuStreamWaitEvent");
+  lent = last_;
+}
+
+Ticket Queue::take_back(void* stream) {
+  auto* const other = static_cast<Stream>(stream);
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  if (other != stream_) {
+    const std::shared_ptr<Mark> mark = new_mark();
+    check(driver().record_event(mark->event(), other), "cuEventRecord");
+    check(driver().wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
+    marks_.push_back(mark);  // recorded anew, it is another event to those who wait for it
+  }
+  return next();
+}
+
 Ticket Queue::last() noexcept {
   const std::lock_guard lock(mutex_);
   return last_;
@@ -355,16 +380,17 @@ void Queue::wait(Ticket ticket) {
 std::shared_ptr<Mark> Queue::mark_behind(Ticket ticket) {
   const auto found = std::ranges::lower_bound(recorded_, ticket, {}, &Recorded::ticket);
   if (found != recorded_.end()) return found->mark;
-  std::shared_ptr<Mark> mark;
-  if (marks_.empty()) {
-    mark = std::make_shared<Mark>(gpu_, false);
-  } else {
-    mark = std::move(marks_.back());
-    marks_.pop_back();
-  }
+  const std::shared_ptr<Mark> mark = new_mark();
   const Status status = driver().record_event(mark->event(), stream_);
   if (status != kSuccess) lost(status);
   recorded_.push_back({last_, mark});
+  return mark;
+}
+
+std::shared_ptr<Mark> Queue::new_mark() {
+  if (marks_.empty()) return std::make_shared<Mark>(gpu_, false);
+  std::shared_ptr<Mark> mark = std::move(marks_.back());
+  marks_.pop_back();
   return mark;
 }
 

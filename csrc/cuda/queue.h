@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -62,6 +63,8 @@ class Queue final : public hologram::Queue {
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
+  void lend(void* stream) override;
+  Ticket take_back(void* stream) override;
   Ticket last() noexcept override;
   bool done(Ticket ticket) noexcept override;
   void wait(Ticket ticket) override;
@@ -88,6 +91,7 @@ class Queue final : public hologram::Queue {
   Ticket next() noexcept { return ++last_; }
   void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);
   std::shared_ptr<Mark> mark_behind(Ticket ticket);
+  std::shared_ptr<Mark> new_mark();
   void note_done(Ticket ticket) noexcept;
   [[noreturn]] void lost(Status status);
   void transferred(Status status, const char* what, size_t bytes);
@@ -102,7 +106,8 @@ class Queue final : public hologram::Queue {
   std::vector<std::shared_ptr<Mark>> marks_;  // that may be used again
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
-  std::string error_;  // that nobody has been told of
+  std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
+  std::string error_;              // that nobody has been told of
   std::atomic<Ticket> done_{0};
 };
 

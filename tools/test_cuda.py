@@ -1,0 +1,182 @@
+"""Build for this machine's GPU, run tests on it, and write down how it went.
+
+usage: make test-cuda [SUBSET="name ..."]
+       python tools/test_cuda.py [--subset NAME ...] [--processes N] [--minutes M] [--no-build]
+
+Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with the build), `python`
+(every Python test but those about other backends), `forward` (the conformance units of the forward
+phase), `conformance` (all of them), or files of tests. Python and torch are those that run this
+program: nothing is installed. The result is a line for each subset in benchmarks/results/GPU.md,
+which is written also where the run is stopped or its time is over, and a file with every failure,
+build/test-cuda/failures.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "test-cuda"
+RESULTS = ROOT / "benchmarks" / "results"
+
+CHOSEN = (
+    "pointwise_native reductions layouts quick scans composites losses norms optimizers random "
+    "programs cuda delegate dlpack streams"
+).split()
+# About other backends, the emulator, or what a machine has to have installed.
+OTHERS = (
+    "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect integrations "
+    "examples benchmarks tools vendor cuda_driver cuda_driver_faults traced_models"
+).split()
+
+
+def files_of(subset: str) -> list[str]:
+    """What pytest is given; raises ValueError for a subset that there is not."""
+    if subset == "chosen":
+        paths = [ROOT / "test" / f"test_{name}.py" for name in CHOSEN]
+        return [str(path.relative_to(ROOT)) for path in paths if path.exists()]
+    if subset == "python":
+        left_out = [f"--ignore=test/test_{name}.py" for name in OTHERS]
+        return ["test", "--ignore=test/conformance", *left_out]
+    if subset == "conformance":
+        return ["test/conformance"]
+    if subset == "forward":
+        return ["test/conformance", "-k", "test_forward_ and not forward_ad"]
+    if (ROOT / subset).exists():
+        return [subset]
+    raise ValueError(f"no subset or file {subset}")
+
+
+def build(architecture: str) -> None:
+    """The extension and the kernels of this GPU; raises CalledProcessError."""
+    environment = {**os.environ, "HOLOGRAM_BUILD_CUDA": "0"}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    command = [sys.executable, "tools/build_kernels.py", "--architectures", architecture]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def closing_line(log: Path) -> str:
+    """Of pytest; how far it came where it did not end."""
+    text = log.read_text(errors="replace")
+    if found := re.findall(
+        r"^(?:=+ )?(\d+ (?:passed|failed|error).* in [\d.:()s hm]+)", text, re.M
+    ):
+        return str(found[-1])
+    marks = "".join(re.findall(r"^([.FEsxX]+) *(?:\[ *\d+%\])?$", text, re.M))
+    failed = marks.count("F") + marks.count("E")
+    return f"stopped: {marks.count('.')} passed, {failed} failed by then"
+
+
+def run(subset: str, processes: int, seconds: float) -> str:
+    """Runs a subset for so long at most, and returns pytest's closing line."""
+    log = FOLDER / f"{subset.replace('/', '_')}.log"
+    environment = {
+        **os.environ,
+        "HOLOGRAM_BACKENDS": "cuda",
+        "HOLOGRAM_TEST_FAILURES": str(FOLDER / "failures.txt"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH")])
+        ),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "note_failures", "-n", str(processes), "--dist", "worksteal"]
+    command += ["-m", "not full", *files_of(subset)]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        end = time.monotonic() + seconds
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(1)
+                print(f"\r{subset}: {log.stat().st_size} bytes of log", end="", flush=True)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
+    print()
+    return closing_line(log)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or os.environ.get("HOLOGRAM_COMMIT", "unknown")
+
+
+def write(gpu: str, subset: str, line: str) -> Path:
+    """Puts the line of a subset in the GPU's file, in place of an earlier one."""
+    path = RESULTS / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.md"
+    rows: dict[str, str] = {}
+    if path.exists():
+        for row in re.findall(r"^\| `(.+?)` \|.*$", path.read_text(), re.M):
+            rows[row] = next(
+                text for text in path.read_text().splitlines() if text.startswith(f"| `{row}` |")
+            )
+    today = datetime.date.today().isoformat()
+    versions = f"{torch.__version__}, Python {sys.version.split()[0]}"
+    rows[subset] = f"| `{subset}` | {line} | {commit()} | {today} | {versions} |"
+    path.write_text(
+        f"# Tests on an {gpu}\n\nWritten by `make test-cuda` (tools/test_cuda.py).\n\n"
+        "| subset | pytest's closing line | commit | date | torch |\n"
+        "| --- | --- | --- | --- | --- |\n" + "".join(f"{row}\n" for row in rows.values())
+    )
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--subset", nargs="+", default=["chosen"])
+    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--minutes", type=float, default=4, help="for all subsets together")
+    parser.add_argument("--no-build", action="store_true")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("there is no GPU that torch sees", file=sys.stderr)
+        return 1
+    for subset in arguments.subset:
+        files_of(subset)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "failures.txt").unlink(missing_ok=True)
+    major, minor = torch.cuda.get_device_capability()
+    if not arguments.no_build:
+        build(f"{major}{minor}")
+    end = time.monotonic() + 60 * arguments.minutes
+    clean = True
+    for subset in arguments.subset:
+        line = "stopped"
+        try:
+            line = run(subset, arguments.processes, max(10.0, end - time.monotonic()))
+        finally:
+            print(f"{subset}: {line}")
+            print(f"written to {write(torch.cuda.get_device_name(), subset, line)}")
+        clean = clean and "failed" not in line and "stopped" not in line
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
