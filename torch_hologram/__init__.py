@@ -2,8 +2,9 @@
 
 ``import torch`` is enough when the package is installed: torch loads it through the
 ``torch.backends`` entry point, unless torch finds a GPU of its own (docs/installed.md). ``import
-torch_hologram`` does the same and, unlike the entry point, raises ``ImportError`` at once when the package cannot work with the torch that is installed.
-Afterwards ``"hologram"`` is a device like any other, and ``torch.hologram`` is its module.
+torch_hologram`` does the same and, unlike the entry point, raises ``ImportError`` at once when the
+package cannot work with the torch that is installed. Afterwards ``"hologram"`` is a device like any
+other, and ``torch.hologram`` is its module.
 """
 
 from __future__ import annotations
