@@ -140,6 +140,17 @@ $(SIM): $(SIM_OBJECTS) $(MODULE)
 	$(SIM_COMPILE) -shared $(SIM_OBJECTS) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 -include $(SIM_OBJECTS:.o=.d)
 
+# NVIDIA's driver without a GPU: all that csrc/cuda calls of it. It has nothing of the extension.
+CUDA_DRIVER := build/cuda/libcuda.so.1
+CUDA_DRIVER_OBJECTS := $(patsubst %.cpp,build/cuda/objects/%.o,$(wildcard test/cuda/*.cpp) \
+  test/sim/late_thread.cpp test/sim/memory.cpp)
+build/cuda/objects/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(SIM_COMPILE) -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+$(CUDA_DRIVER): $(CUDA_DRIVER_OBJECTS)
+	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(CUDA_DRIVER_OBJECTS) -o $@
+-include $(CUDA_DRIVER_OBJECTS:.o=.d)
+
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
   programs quick reductions scans)
@@ -158,6 +169,17 @@ test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKEN
 	  HOLOGRAM_TEST_SIM_KERNELS=$(KERNELS) HOLOGRAM_TEST_SIM_EMITTED=$(EMITTED) \
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
+
+# What runs on the CUDA backend, with the driver of test/cuda.
+SOME_ON_CUDA := $(patsubst %,test/test_%.py,accelerator flush_errors layouts pointwise_native quick scans streams)
+
+test-cuda-driver: ## Python tests on the CUDA backend, with a driver that needs no GPU (ARGS: which tests)
+	@$(MAKE) build $(EVERYTHING)
+	@$(MAKE) $(CUDA_DRIVER)
+	PYTHONPATH=test $(PY) test/cuda_driver.py
+	HOLOGRAM_BACKENDS=cuda LD_LIBRARY_PATH=$(CURDIR)/build/cuda HOLOGRAM_CUDA_KERNELS=$(CURDIR)/build/cuda/kernels \
+	  HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 \
+	  $(PY) -m pytest $(or $(ARGS),$(SOME_ON_CUDA)) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
 
 test-sim-kernels: ## What `make test` runs on the simulated device through GPU kernels
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1
@@ -274,6 +296,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

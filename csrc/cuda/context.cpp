@@ -51,11 +51,18 @@ Usable find_usable() {
 }  // namespace
 
 Gpu::Gpu(int ordinal) : ordinal(ordinal) {
+  check_process();
   const Driver& d = driver();
   check(d.device_get(&device, ordinal), "cuDeviceGet");
   check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");
   check(d.device_attribute(&minor, Attribute::minor, device), "cuDeviceGetAttribute");
   check(d.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+}
+
+void give_context(const Gpu& gpu) {
+  Context current = nullptr;
+  check(driver().current_context(&current), "cuCtxGetCurrent");
+  if (current == nullptr) check(driver().set_context(gpu.context), "cuCtxSetCurrent");
 }
 
 const std::vector<int>& usable_gpus() {

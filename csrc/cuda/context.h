@@ -22,16 +22,14 @@ struct Gpu {
 // why there are none.
 const std::vector<int>& usable_gpus();
 
-// Makes a GPU's context the calling thread's for as long as it lives, or for good where the thread
-// has none: libraries that torch calls ask for one. Costs a look where it is already.
+// Makes a GPU's context the calling thread's for as long as it lives. Costs a look where it is
+// already.
 class ContextGuard {
  public:
   explicit ContextGuard(const Gpu& gpu) : driver_(driver()) {
     Context current = nullptr;
     check(driver_.current_context(&current), "cuCtxGetCurrent");
-    if (current == nullptr) {
-      check(driver_.set_context(gpu.context), "cuCtxSetCurrent");
-    } else if (current != gpu.context) [[unlikely]] {
+    if (current != gpu.context) [[unlikely]] {
       check(driver_.push_context(gpu.context), "cuCtxPushCurrent");
       pushed_ = true;
     }
@@ -47,5 +45,8 @@ class ContextGuard {
   const Driver& driver_;
   bool pushed_ = false;
 };
+
+// For good, where the thread has none: libraries of the vendor's that are called next ask for one.
+void give_context(const Gpu& gpu);
 
 }  // namespace hologram::cuda
