@@ -140,6 +140,17 @@ $(SIM): $(SIM_OBJECTS) $(MODULE)
 	$(SIM_COMPILE) -shared $(SIM_OBJECTS) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -Wl,-rpath,$(CURDIR)/torch_hologram
 -include $(SIM_OBJECTS:.o=.d)
 
+# NVIDIA's driver without a GPU: all that csrc/cuda calls of it. It has nothing of the extension.
+CUDA_DRIVER := build/cuda/libcuda.so.1
+CUDA_DRIVER_OBJECTS := $(patsubst %.cpp,build/cuda/objects/%.o,$(wildcard test/cuda/*.cpp) \
+  test/sim/late_thread.cpp test/sim/memory.cpp)
+build/cuda/objects/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(SIM_COMPILE) -Icsrc -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+$(CUDA_DRIVER): $(CUDA_DRIVER_OBJECTS)
+	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(CUDA_DRIVER_OBJECTS) -o $@
+-include $(CUDA_DRIVER_OBJECTS:.o=.d)
+
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
   programs quick reductions scans)

@@ -31,6 +31,7 @@ SETTINGS = (
     Setting("HOLOGRAM_MEMORY_LIMIT", "the device's memory", "most bytes a device may hold"),
     Setting("HOLOGRAM_EAGER", "0", "1 executes every operation at its call"),
     Setting("HOLOGRAM_POISON_FREED", "0", "1 overwrites memory that is given back, with NaNs"),
+    Setting("HOLOGRAM_CUDA_KERNELS", "the package's", "folder with the kernels of NVIDIA's GPUs"),
     Setting("HOLOGRAM_CPU_ISA", "the widest", "instruction set: baseline, avx2, avx512 or neon"),
 )
 _PREFIX = "HOLOGRAM_"

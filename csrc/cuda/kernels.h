@@ -47,7 +47,7 @@ std::string kernel_file(const std::string& folder, const std::string& library, i
 // Whether there is one for a GPU; throws Error that says what is missing.
 void check_kernels(int major, int minor);
 
-// Where the package has its kernels.
+// Where the package has its kernels, or what HOLOGRAM_CUDA_KERNELS says.
 std::string kernel_folder();
 
 }  // namespace hologram::cuda

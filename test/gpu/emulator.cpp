@@ -433,6 +433,15 @@ namespace {
 bool is_given(Role role) {
   return role == Role::buffer || role == Role::parameter || role == Role::threadgroup_memory;
 }
+
+// One that the host gives; null if there are not so many.
+const hgemu::ArgumentInfo* given(const hg_kernel* kernel, int argument) {
+  for (int i = 0; i < kernel->info.count; ++i) {
+    const hgemu::ArgumentInfo& its = kernel->info.arguments[i];
+    if (is_given(its.role) && argument-- == 0) return &its;
+  }
+  return nullptr;
+}
 }  // namespace
 
 int hg_kernel_arguments(const hg_kernel* kernel) {
@@ -442,12 +451,13 @@ int hg_kernel_arguments(const hg_kernel* kernel) {
 }
 
 char hg_kernel_role(const hg_kernel* kernel, int argument) {
-  for (int i = 0; i < kernel->info.count; ++i) {
-    if (is_given(kernel->info.arguments[i].role) && argument-- == 0) {
-      return static_cast<char>(kernel->info.arguments[i].role);
-    }
-  }
-  return 0;
+  const hgemu::ArgumentInfo* const its = given(kernel, argument);
+  return its != nullptr ? static_cast<char>(its->role) : '\0';
+}
+
+size_t hg_kernel_bytes(const hg_kernel* kernel, int argument) {
+  const hgemu::ArgumentInfo* const its = given(kernel, argument);
+  return its != nullptr && its->role == Role::parameter ? its->bytes : 0;
 }
 
 int hg_launch(const hg_kernel* kernel, const uint32_t grid[3], const uint32_t block[3],

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -40,6 +41,9 @@ class KernelLibrary {
     };
     get("hg_library_kernel", find_);
     get("hg_launch", launch_);
+    get("hg_kernel_arguments", arguments_);
+    get("hg_kernel_role", role_);
+    get("hg_kernel_bytes", bytes_);
     get("hg_emulator_error", error_);
     decltype(&hg_library_open) open = nullptr;
     get("hg_library_open", open);
@@ -54,6 +58,23 @@ class KernelLibrary {
     if (found == nullptr) throw std::runtime_error(error_());
     keep(found);
     return found;
+  }
+
+  // What a launch gives: buffers, and parameters of so many bytes.
+  int arguments(const hg_kernel* kernel) const { return arguments_(kernel); }
+  bool is_buffer(const hg_kernel* kernel, int argument) const {
+    return role_(kernel, argument) == 'b';
+  }
+  size_t bytes(const hg_kernel* kernel, int argument) const { return bytes_(kernel, argument); }
+
+  // Throws where the launch goes wrong.
+  void run(const hg_kernel* kernel, uint32_t blocks, uint32_t threads,
+           std::span<const hg_argument> arguments, int order = HG_ORDER_FORWARD) const {
+    const uint32_t grid[3] = {blocks, 1, 1}, block[3] = {threads, 1, 1};
+    const auto count = static_cast<int>(arguments.size());
+    if (launch_(kernel, grid, block, arguments.data(), count, order, 1) != 0) {
+      throw std::runtime_error(error_());
+    }
   }
 
   // The addresses of the launch are the host's.
@@ -72,10 +93,7 @@ class KernelLibrary {
       arguments[i] = {address, 0};
     }
     arguments[count - 1] = {launch.parameters.data(), launch.parameters.size()};
-    const uint32_t grid[3] = {launch.blocks, 1, 1}, block[3] = {launch.threads, 1, 1};
-    if (launch_(kernel, grid, block, arguments.data(), static_cast<int>(count), order, 1) != 0) {
-      throw std::runtime_error(launch.kernel->name + ": " + error_());
-    }
+    run(kernel, launch.blocks, launch.threads, {arguments.data(), count}, order);
   }
 
  private:
@@ -123,6 +141,9 @@ class KernelLibrary {
 
   decltype(&hg_library_kernel) find_ = nullptr;
   decltype(&hg_launch) launch_ = nullptr;
+  decltype(&hg_kernel_arguments) arguments_ = nullptr;
+  decltype(&hg_kernel_role) role_ = nullptr;
+  decltype(&hg_kernel_bytes) bytes_ = nullptr;
   decltype(&hg_emulator_error) error_ = nullptr;
   hg_library* library_ = nullptr;
 };

@@ -22,12 +22,12 @@
 #include <cstdlib>
 #include <exception>
 #include <set>
-#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "code.h"
 #include "cpu/system.h"
+#include "environment.h"
 #include "memory.h"
 #include "queue.h"
 
@@ -38,20 +38,6 @@ using namespace hologram;
 
 constexpr size_t kMemory = size_t{8} << 30;
 constexpr size_t kLargeAlignment = size_t{2} << 20;
-
-int number(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::atoi(text) : otherwise;
-}
-
-// "2,5"
-std::set<int> numbers(const char* variable) {
-  const char* const text = std::getenv(variable);
-  std::istringstream stream(text != nullptr ? text : "");
-  std::set<int> list;
-  for (std::string part; std::getline(stream, part, ',');) list.insert(std::stoi(part));
-  return list;
-}
 
 std::atomic<int> urgent_queues{0};
 

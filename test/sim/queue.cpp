@@ -24,29 +24,22 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
 }
 
 Queue::Queue(QueueOptions options)
-    : options_(std::move(options)),
-      random_(static_cast<std::minstd_rand::result_type>(options_.seed)),
-      thread_([this] { work(); }) {}
-
-Queue::~Queue() {
-  {
-    const std::lock_guard guard(mutex_);
-    ending_ = true;
-    changed_.notify_all();
-  }
-  thread_.join();
-}
+    : options_(std::move(options)), thread_(options_.seed, options_.most_delay) {}
 
 Ticket Queue::push(Task task, Order::Text what, const std::vector<Range>& ranges) {
   const std::lock_guard guard(mutex_);
-  ++last_;
   if (!ranges.empty()) {
-    const auto error = Order::instance().add(this, last_, std::move(what), ranges);
+    const auto error = Order::instance().add(this, thread_.last() + 1, std::move(what), ranges);
     if (error && error_.empty()) error_ = options_.device + ": " + *error;
   }
-  tasks_.push_back(std::move(task));
-  changed_.notify_all();
-  return last_;
+  return thread_.push([this, task = std::move(task)] {
+    try {
+      task();
+    } catch (const std::exception& raised) {
+      const std::lock_guard lock(mutex_);
+      if (error_.empty()) error_ = options_.device + ": " + raised.what();
+    }
+  });
 }
 
 // The memory that a pass touches.
@@ -198,8 +191,7 @@ void Queue::wait_for(const Fence& fence) {
 // The vendor's kernels run on the host, and know no queue: it catches up.
 void Queue::lend(void* vendors) {
   stream = vendors;
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done(last_); });
+  thread_.wait(thread_.last());
 }
 
 Ticket Queue::take_back(void* vendors) {
@@ -208,45 +200,18 @@ Ticket Queue::take_back(void* vendors) {
 }
 
 Ticket Queue::last() noexcept {
-  const std::lock_guard guard(mutex_);
-  return last_;
+  return thread_.last();
 }
 
 bool Queue::done(Ticket ticket) noexcept {
-  return finished_.load(std::memory_order_acquire) >= ticket;
+  return thread_.done(ticket);
 }
 
 void Queue::wait(Ticket ticket) {
   waits.fetch_add(1, std::memory_order_relaxed);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done(ticket); });
+  thread_.wait(ticket);
+  const std::lock_guard guard(mutex_);
   if (!error_.empty()) throw Error(std::exchange(error_, {}));
-}
-
-void Queue::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    if (options_.most_delay > 0) {
-      std::uniform_int_distribution<int> delay(0, options_.most_delay);
-      std::this_thread::sleep_for(std::chrono::microseconds(delay(random_)));
-    }
-    std::string error;
-    try {
-      task();
-    } catch (const std::exception& raised) {
-      error = options_.device + ": " + raised.what();
-    }
-    task = nullptr;
-    lock.lock();
-    if (error_.empty()) error_ = error;
-    finished_.fetch_add(1, std::memory_order_release);
-    changed_.notify_all();
-  }
 }
 
 }  // namespace sim

@@ -3,20 +3,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "atlas/queue.h"
+#include "late_thread.h"
 #include "order.h"
 
 namespace sim {
@@ -54,7 +51,6 @@ class Queue final : public hologram::Queue {
   inline static std::atomic<void*> stream{nullptr};  // of the last lend() or take_back()
 
   explicit Queue(QueueOptions options);
-  ~Queue() override;
 
   Ticket submit(const std::shared_ptr<const hologram::Compiled>& compiled,
                 hologram::Frame& frame) override;
@@ -69,9 +65,8 @@ class Queue final : public hologram::Queue {
   void wait(Ticket ticket) override;
 
  private:
-  using Task = std::function<void()>;
+  using Task = std::function<void()>;  // may throw
   Ticket push(Task task, Order::Text what = {}, const std::vector<Range>& ranges = {});
-  void work();
   void call(hologram::Frame::Pass& pass, Order::Text what);
   void run(const hologram::Compiled& compiled, size_t pass,
            std::span<const hologram::Binding> bindings);
@@ -79,18 +74,11 @@ class Queue final : public hologram::Queue {
   void* bytes_of(const void* address) const;
 
   const QueueOptions options_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;  // guarded by mutex_
-  Ticket last_ = 0;         // likewise
-  bool ending_ = false;     // likewise
-  std::string error_;       // likewise: the first one that nobody has been told of
-  std::atomic<Ticket> finished_{0};
+  std::mutex mutex_;   // tasks are pushed in the order of their tickets
+  std::string error_;  // guarded by mutex_: the first one that nobody has been told of
   std::atomic<int> passes_submitted_{0};
-  // The thread's.
-  std::minstd_rand random_;
-  int passes_ = 0, transfers_ = 0, records_ = 0;
-  std::thread thread_;  // last: it uses all of the above
+  int passes_ = 0, transfers_ = 0, records_ = 0;  // the thread's
+  LateThread thread_;                             // last: it uses all of the above
 };
 
 }  // namespace sim

@@ -1,0 +1,416 @@
+// A CUDA driver without a GPU, for tests of csrc/cuda: libcuda.so.1 with the functions that
+// cuda/driver.h names, and no others. See docs/testing.md.
+//
+// Memory of a device faults where the host touches it, streams are threads that run late, and
+// kernels run on the emulator of test/gpu. What a call has to have - a context of the right device,
+// a handle that lives - is looked at, so that it fails where NVIDIA's driver may let it pass.
+//
+// HOLOGRAM_TEST_CUDA_DEVICES: how many there are (2). HOLOGRAM_TEST_CUDA_MEGABYTES: memory of each
+// (8192). HOLOGRAM_TEST_CUDA_OFFSET: so many bytes behind a page it begins (0).
+// HOLOGRAM_TEST_CUDA_CAPABILITY: their compute capability (90). HOLOGRAM_TEST_CUDA_DELAY: most
+// microseconds that a stream waits before each task (50). HOLOGRAM_TEST_CUDA_SEED: of those delays.
+// Faults: HOLOGRAM_TEST_CUDA_INIT, the status of cuInit; HOLOGRAM_TEST_CUDA_VERSION, that the
+// driver says it has (13000); and the numbers, from 1, of what fails, HOLOGRAM_TEST_CUDA_NO_LAUNCH
+// of launches that are refused, HOLOGRAM_TEST_CUDA_ILLEGAL_LAUNCH of those that go to an illegal
+// address, after which the context is lost, HOLOGRAM_TEST_CUDA_NO_MEMORY of allocations on devices.
+#include "cuda/driver.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../sim/environment.h"
+#include "../sim/memory.h"
+#include "device.h"
+#include "host_memory.h"
+#include "module.h"
+#include "status.h"
+#include "stream.h"
+
+using namespace hologram::cuda;
+using simulated_cuda::Device;
+using simulated_cuda::Events;
+using simulated_cuda::HostMemory;
+using simulated_cuda::Place;
+
+extern "C" {
+#define HOLOGRAM_CUDA_DECLARE(symbol, name, arguments) \
+  [[gnu::visibility("default")]] Status symbol arguments;
+HOLOGRAM_CUDA_FUNCTIONS(HOLOGRAM_CUDA_DECLARE)
+#undef HOLOGRAM_CUDA_DECLARE
+}
+
+namespace {
+
+// All that the backend looks for is defined, or the library cannot be linked.
+[[gnu::used]] const void* const kAll[] = {
+#define HOLOGRAM_CUDA_SYMBOL(symbol, name, arguments) reinterpret_cast<const void*>(&symbol),
+    HOLOGRAM_CUDA_FUNCTIONS(HOLOGRAM_CUDA_SYMBOL)
+#undef HOLOGRAM_CUDA_SYMBOL
+};
+
+// The process that initialised the driver. Its threads are not there in a child.
+std::atomic<pid_t> owner{0};
+
+Status with_driver(auto&& call) {
+  if (owner.load() != ::getpid()) return kNotInitialized;
+  return call();
+}
+
+// A call that needs a context: with its device. What a kernel has done to it every call says.
+Status in_context(auto&& call) {
+  return with_driver([&] {
+    Device* const device = simulated_cuda::current_device();
+    if (device == nullptr) return kInvalidContext;
+    if (device->lost() != kSuccess) return device->lost();
+    return call(*device);
+  });
+}
+
+// The same with a stream of the context.
+Status on_stream(Stream handle, auto&& call) {
+  return in_context([&](Device& device) {
+    const auto stream = device.find(handle);
+    return stream != nullptr ? call(device, *stream) : kInvalidHandle;
+  });
+}
+
+// The same with an event of the context.
+Status with_event(Event handle, auto&& call) {
+  return in_context([&](Device& device) {
+    const simulated_cuda::Event event = Events::instance().find(handle);
+    if (event.device == nullptr) return kInvalidHandle;
+    if (event.device != &device) return kInvalidContext;
+    return call(device, event);
+  });
+}
+
+Status of_device(DeviceNumber number, auto&& call) {
+  return with_driver([&] {
+    Device* const device = simulated_cuda::device(number);
+    return device != nullptr ? call(*device) : kInvalidValue;
+  });
+}
+
+char* bytes_of(Address address) {
+  return static_cast<char*>(sim::Memory::bytes_of(reinterpret_cast<void*>(address)));
+}
+
+bool is_host(const void* memory) {
+  return !sim::Memory::instance().contains(memory);
+}
+
+template <class T>
+Status fill(Address to, T value, size_t count, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (count == 0) return kSuccess;
+    if (to % sizeof(T) != 0 || !device.holds(to, count * sizeof(T))) return kInvalidValue;
+    device.push(its, [=] {
+      for (size_t i = 0; i < count; ++i) {
+        std::memcpy(bytes_of(to) + i * sizeof(T), &value, sizeof(T));
+      }
+    });
+    return kSuccess;
+  });
+}
+
+Status copy(Device& device, simulated_cuda::Stream& stream, void* to, const void* from,
+            size_t bytes) {
+  device.push(stream, [=] { std::memcpy(to, from, bytes); });
+  return kSuccess;
+}
+
+}  // namespace
+
+// The driver and its devices.
+
+Status cuInit(unsigned) {
+  const Status status = sim::number("HOLOGRAM_TEST_CUDA_INIT", kSuccess);
+  if (status == kSuccess) owner.store(::getpid());
+  return status;
+}
+
+Status cuDriverGetVersion(int* version) {
+  *version = sim::number("HOLOGRAM_TEST_CUDA_VERSION", 13000);
+  return kSuccess;
+}
+
+Status cuGetErrorName(Status status, const char** name) {
+  const StatusText* const its = text_of(status);
+  *name = its != nullptr ? its->name : nullptr;
+  return its != nullptr ? kSuccess : kInvalidValue;
+}
+
+Status cuGetErrorString(Status status, const char** text) {
+  const StatusText* const its = text_of(status);
+  *text = its != nullptr ? its->text : nullptr;
+  return its != nullptr ? kSuccess : kInvalidValue;
+}
+
+Status cuDeviceGetCount(int* count) {
+  return with_driver([&] {
+    *count = simulated_cuda::device_count();
+    return kSuccess;
+  });
+}
+
+Status cuDeviceGet(DeviceNumber* number, int ordinal) {
+  return of_device(ordinal, [&](Device&) {
+    *number = ordinal;
+    return kSuccess;
+  });
+}
+
+Status cuDeviceGetName(char* name, int length, DeviceNumber number) {
+  return of_device(number, [&](Device&) {
+    const std::string its = "simulated GPU " + std::to_string(number);
+    std::strncpy(name, its.c_str(), static_cast<size_t>(length));
+    return kSuccess;
+  });
+}
+
+Status cuDeviceTotalMem_v2(size_t* bytes, DeviceNumber number) {
+  return of_device(number, [&](Device& device) {
+    *bytes = device.total_memory();
+    return kSuccess;
+  });
+}
+
+Status cuDeviceGetAttribute(int* value, Attribute which, DeviceNumber number) {
+  return of_device(number, [&](Device&) {
+    const int capability = sim::number("HOLOGRAM_TEST_CUDA_CAPABILITY", 90);
+    switch (which) {
+      case Attribute::multiprocessors: *value = 4; return kSuccess;
+      case Attribute::l2_cache_bytes: *value = 1 << 20; return kSuccess;
+      case Attribute::major: *value = capability / 10; return kSuccess;
+      case Attribute::minor: *value = capability % 10; return kSuccess;
+    }
+    return kInvalidValue;
+  });
+}
+
+// Contexts.
+
+Status cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
+  return of_device(number, [&](Device& device) {
+    *context = &device;
+    return device.lost();
+  });
+}
+
+Status cuCtxGetCurrent(Context* context) {
+  return with_driver([&] {
+    *context = simulated_cuda::current_device();
+    return kSuccess;
+  });
+}
+
+Status cuCtxPushCurrent_v2(Context context) {
+  return with_driver([&] {
+    if (context == nullptr) return kInvalidContext;
+    simulated_cuda::contexts().push_back(context);
+    return kSuccess;
+  });
+}
+
+Status cuCtxPopCurrent_v2(Context* context) {
+  return with_driver([&] {
+    auto& contexts = simulated_cuda::contexts();
+    if (contexts.empty()) return kInvalidContext;
+    *context = contexts.back();
+    contexts.pop_back();
+    return kSuccess;
+  });
+}
+
+Status cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return in_context([&](Device&) {
+    *least = 0;
+    *greatest = -5;
+    return kSuccess;
+  });
+}
+
+// Memory.
+
+Status cuMemGetInfo_v2(size_t* free, size_t* total) {
+  return in_context([&](Device& device) {
+    *free = device.free_memory();
+    *total = device.total_memory();
+    return kSuccess;
+  });
+}
+
+Status cuMemAlloc_v2(Address* memory, size_t bytes) {
+  return in_context([&](Device& device) { return device.allocate(memory, bytes); });
+}
+
+Status cuMemFree_v2(Address memory) {
+  return in_context([&](Device& device) { return device.free(memory); });
+}
+
+Status cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
+  return in_context([&](Device&) {
+    if (flags != kHostMemoryPortable) return kInvalidValue;
+    return HostMemory::instance().allocate(memory, bytes);
+  });
+}
+
+Status cuMemFreeHost(void* memory) {
+  return in_context([&](Device&) { return HostMemory::instance().free(memory); });
+}
+
+Status cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (bytes == 0) return kSuccess;
+    if (!device.holds(to, bytes) || !is_host(from)) return kInvalidValue;
+    if (HostMemory::instance().holds(from)) return copy(device, its, bytes_of(to), from, bytes);
+    // What is not page-locked has been read on return.
+    const auto* const start = static_cast<const char*>(from);
+    device.push(its, [to, kept = std::vector<char>(start, start + bytes)] {
+      std::memcpy(bytes_of(to), kept.data(), kept.size());
+    });
+    return kSuccess;
+  });
+}
+
+Status cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (bytes == 0) return kSuccess;
+    if (!device.holds(from, bytes) || !is_host(to)) return kInvalidValue;
+    return copy(device, its, to, bytes_of(from), bytes);
+  });
+}
+
+Status cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (bytes == 0) return kSuccess;
+    if (!device.holds(from, bytes) || !device.holds(to, bytes)) return kInvalidValue;
+    if (from < to + bytes && to < from + bytes) return kInvalidValue;  // they overlap
+    return copy(device, its, bytes_of(to), bytes_of(from), bytes);
+  });
+}
+
+Status cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream stream) {
+  return fill(to, value, count, stream);
+}
+
+Status cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream stream) {
+  return fill(to, value, count, stream);
+}
+
+Status cuMemsetD32Async(Address to, unsigned value, size_t count, Stream stream) {
+  return fill(to, value, count, stream);
+}
+
+// Streams and events.
+
+Status cuStreamCreateWithPriority(Stream* stream, unsigned flags, int) {
+  return in_context([&](Device& device) {
+    // The default stream waits for no other one here.
+    if (flags != kStreamNonBlocking) return kInvalidValue;
+    *stream = device.create_stream();
+    return kSuccess;
+  });
+}
+
+Status cuStreamDestroy_v2(Stream stream) {
+  return in_context([&](Device& device) { return device.destroy_stream(stream); });
+}
+
+Status cuStreamSynchronize(Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    its.thread.wait(its.thread.last());
+    return device.lost();
+  });
+}
+
+// The event may be another device's.
+Status cuStreamWaitEvent(Stream stream, Event handle, unsigned) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    const simulated_cuda::Event event = Events::instance().find(handle);
+    if (event.device == nullptr) return kInvalidHandle;
+    if (event.place != nullptr) its.thread.push([place = event.place] { place->wait(); });
+    return kSuccess;
+  });
+}
+
+Status cuEventCreate(Event* event, unsigned flags) {
+  return in_context([&](Device& device) {
+    if (flags != kEventWithTiming && flags != kEventWithoutTiming) return kInvalidValue;
+    *event = Events::instance().create(&device, flags == kEventWithTiming);
+    return kSuccess;
+  });
+}
+
+Status cuEventDestroy_v2(Event handle) {
+  return with_event(handle, [&](Device&, const simulated_cuda::Event&) {
+    Events::instance().destroy(handle);
+    return kSuccess;
+  });
+}
+
+Status cuEventRecord(Event handle, Stream stream) {
+  return with_event(handle, [&](Device& device, const simulated_cuda::Event&) {
+    const auto its = device.find(stream);
+    if (its == nullptr) return kInvalidHandle;
+    const auto place = std::make_shared<Place>();
+    Events::instance().set_place(handle, place);
+    its->thread.push([place] { place->reach(); });
+    return kSuccess;
+  });
+}
+
+Status cuEventQuery(Event handle) {
+  return with_event(handle, [&](Device&, const simulated_cuda::Event& event) {
+    return event.place == nullptr || event.place->reached() ? kSuccess : kNotReady;
+  });
+}
+
+Status cuEventSynchronize(Event handle) {
+  return with_event(handle, [&](Device& device, const simulated_cuda::Event& event) {
+    if (event.place != nullptr) event.place->wait();
+    return device.lost();
+  });
+}
+
+Status cuEventElapsedTime(float* milliseconds, Event from, Event to) {
+  return with_event(from, [&](Device&, const simulated_cuda::Event& before) {
+    return with_event(to, [&](Device&, const simulated_cuda::Event& after) {
+      if (!before.takes_time || !after.takes_time) return kInvalidHandle;
+      if (before.place == nullptr || after.place == nullptr) return kInvalidHandle;
+      if (!before.place->reached() || !after.place->reached()) return kNotReady;
+      *milliseconds = after.place->milliseconds_since(*before.place);
+      return kSuccess;
+    });
+  });
+}
+
+// Kernels.
+
+Status cuModuleLoadData(Module* module, const void* image) {
+  return in_context([&](Device& device) {
+    return simulated_cuda::load_module(device, static_cast<const char*>(image), module);
+  });
+}
+
+Status cuModuleGetFunction(Function* function, Module module, const char* name) {
+  return in_context([&](Device& device) {
+    return simulated_cuda::module_function(device, module, name, function);
+  });
+}
+
+Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
+                      unsigned threads, unsigned threads_y, unsigned threads_z,
+                      unsigned shared_bytes, Stream stream, void** parameters, void** extra) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (shared_bytes != 0 || extra != nullptr) return kInvalidValue;
+    const simulated_cuda::LaunchShape shape{{blocks, blocks_y, blocks_z},
+                                            {threads, threads_y, threads_z}};
+    return simulated_cuda::launch(device, function, shape, its, parameters);
+  });
+}
