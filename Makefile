@@ -170,6 +170,17 @@ test-sim: ## The Python tests on the simulated device (ARGS: which tests; BACKEN
 	  HOLOGRAM_POISON_FREED=$(or $(POISON),0) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),test) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
 
+# What runs on the CUDA backend, with the driver of test/cuda.
+SOME_ON_CUDA := $(patsubst %,test/test_%.py,accelerator flush_errors layouts pointwise_native quick scans streams)
+
+test-cuda-driver: ## Python tests on the CUDA backend, with a driver that needs no GPU (ARGS: which tests)
+	@$(MAKE) build $(EVERYTHING)
+	@$(MAKE) $(CUDA_DRIVER)
+	PYTHONPATH=test $(PY) test/cuda_driver.py
+	HOLOGRAM_BACKENDS=cuda LD_LIBRARY_PATH=$(CURDIR)/build/cuda HOLOGRAM_CUDA_KERNELS=$(CURDIR)/build/cuda/kernels \
+	  HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 \
+	  $(PY) -m pytest $(or $(ARGS),$(SOME_ON_CUDA)) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
+
 test-sim-kernels: ## What `make test` runs on the simulated device through GPU kernels
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(FORWARD_UNITS)" MARK=recorded
@@ -285,6 +296,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

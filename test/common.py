@@ -109,7 +109,11 @@ def several_devices(count: int) -> dict[str, str]:
     """
     first, *others = os.environ.get("HOLOGRAM_BACKENDS", BACKEND).split(",")
     backends = [first, *others[:1]] if count > 1 else [first]
-    numbers = {"cpu": "HOLOGRAM_CPU_DEVICES", "sim": "HOLOGRAM_TEST_SIM_DEVICES"}
+    numbers = {
+        "cpu": "HOLOGRAM_CPU_DEVICES",
+        "sim": "HOLOGRAM_TEST_SIM_DEVICES",
+        "cuda": "HOLOGRAM_TEST_CUDA_DEVICES",  # of the driver of test/cuda
+    }
     counts = [count - len(backends) + 1, 1]
     return {
         "HOLOGRAM_BACKENDS": ",".join(backends),

@@ -34,11 +34,14 @@ def devices() -> list[tuple[str, str]]:
     rows = []
     for index in range(device_count()):
         properties = get_device_properties(index)
+        instructions = f"instructions: {properties.isa}"
+        if properties.isa in _C.instruction_sets():
+            instructions += f" (available: {', '.join(_C.instruction_sets())})"
         rows += [
             (f"hologram:{index}", f"{properties.backend}, {properties.name}"),
             ("", f"{properties.multi_processor_count} processors"),
             ("", f"{properties.total_memory / 2**30:.1f} GiB"),
-            ("", f"instructions: {properties.isa} (available: {', '.join(_C.instruction_sets())})"),
+            ("", instructions),
         ]
     if rows and _C.environment_warning():
         rows.append(("not as asked for", _C.environment_warning()))

@@ -146,8 +146,10 @@ class Guards {
       noted_.push_back(op.operator_name());
       Window::set_before_record(&install_noted);
     }
-    // The operator may be called before anything else is recorded.
-    for (int index = 0; index < hologram::device_count(); ++index) {
+    // The operator may be called before anything else is recorded. Nobody is asked which devices
+    // there are: operators are registered while the package is imported, and a vendor's driver that
+    // has been asked cannot be used by children of a fork.
+    for (int index = 0; index < kMaxDevices; ++index) {
       if (Device* device = device_if_used(index)) {
         try {
           device->channels().finish(FlushReason::read);

@@ -18,7 +18,8 @@ namespace {
 
 class Backend final : public hologram::Backend {
  public:
-  explicit Backend(int ordinal) : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), constants_(gpu_) {
+  explicit Backend(int ordinal)
+      : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), host_(gpu_), constants_(gpu_) {
     const Driver& d = driver();
     std::array<char, 256> name{};
     check(d.device_name(name.data(), static_cast<int>(name.size()), gpu_.device),
@@ -45,23 +46,8 @@ class Backend final : public hologram::Backend {
   void* allocate_segment(size_t bytes) noexcept override { return segments_.allocate(bytes); }
   void free_segment(void* data, size_t) noexcept override { segments_.free(data); }
 
-  void* allocate_host(size_t bytes) noexcept override {
-    try {
-      const ContextGuard guard(gpu_);
-      void* memory = nullptr;
-      const Status status = driver().allocate_host(&memory, bytes, kHostMemoryPortable);
-      return status == kSuccess ? memory : nullptr;
-    } catch (const std::exception&) {
-      return nullptr;
-    }
-  }
-  void free_host(void* data, size_t) noexcept override {
-    try {
-      const ContextGuard guard(gpu_);
-      driver().free_host(data);
-    } catch (const std::exception&) {  // the context is lost, and its memory with it
-    }
-  }
+  void* allocate_host(size_t bytes) noexcept override { return host_.allocate(bytes); }
+  void free_host(void* data, size_t) noexcept override { host_.free(data); }
 
   size_t available_memory() const noexcept override {
     try {
@@ -91,6 +77,7 @@ class Backend final : public hologram::Backend {
   DeviceProperties properties_;
   Kernels kernels_;
   Segments segments_;
+  HostMemory host_;
   Constants constants_;
   std::atomic<bool> made_queue_{false};
 };

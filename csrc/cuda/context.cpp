@@ -51,6 +51,7 @@ Usable find_usable() {
 }  // namespace
 
 Gpu::Gpu(int ordinal) : ordinal(ordinal) {
+  check_process();
   const Driver& d = driver();
   check(d.device_get(&device, ordinal), "cuDeviceGet");
   check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");

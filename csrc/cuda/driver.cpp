@@ -1,6 +1,7 @@
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -19,6 +20,7 @@ std::string version_text(int version) {
 struct Opened {
   Driver functions{};
   std::string error;  // why there are none
+  pid_t process = ::getpid();
 };
 
 template <class F>
@@ -63,12 +65,23 @@ Opened open() {
   return result;
 }
 
+const Opened& opened() {
+  static const Opened& its = *new Opened(open());
+  return its;
+}
+
 }  // namespace
 
 const Driver& driver() {
-  static const Opened& opened = *new Opened(open());
-  if (!opened.error.empty()) throw Error(opened.error);
-  return opened.functions;
+  if (!opened().error.empty()) throw Error(opened().error);
+  return opened().functions;
+}
+
+void check_process() {
+  if (opened().process == ::getpid()) return;
+  throw Error(
+      "Cannot use CUDA in a child of a process that has asked for its devices. Ask there later, or "
+      "start children with the 'spawn' method");
 }
 
 std::string describe(Status status) {

@@ -95,6 +95,9 @@ struct Driver {
 // missing, each time.
 const Driver& driver();
 
+// Throws Error in a child of the process that has opened it: the driver does nothing there.
+void check_process();
+
 // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
 std::string describe(Status status);
 

@@ -1,6 +1,7 @@
 #include "cuda/memory.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "atlas/backend.h"
 #include "atlas/error.h"
@@ -9,8 +10,21 @@ namespace hologram::cuda {
 namespace {
 
 constexpr size_t kLargeAlignment = size_t{2} << 20;
+constexpr size_t kHostAlignment = 64;
 
 }  // namespace
+
+Address allocate(size_t bytes) {
+  Address memory = 0;
+  const Status status = driver().allocate(&memory, bytes);
+  if (status == kOutOfMemory) {
+    size_t free = 0, total = 0;
+    driver().memory_info(&free, &total);
+    throw OutOfMemory(bytes, total - free, total - free, total);
+  }
+  check(status, "cuMemAlloc");
+  return memory;
+}
 
 // The driver gives memory from 1 MiB on in pages of 2 MiB. Where it does not, a segment begins
 // later than its memory.
@@ -51,13 +65,46 @@ void Segments::free(void* data) noexcept {
   }
 }
 
+void* HostMemory::allocate(size_t bytes) noexcept {
+  try {
+    const ContextGuard guard(gpu_);
+    void* memory = nullptr;
+    const Status status = driver().allocate_host(&memory, bytes, kHostMemoryPortable);
+    if (status == kSuccess) return memory;
+    if (status == kOutOfMemory) return nullptr;
+    memory = std::aligned_alloc(kHostAlignment,
+                                (bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment);
+    const std::lock_guard lock(mutex_);
+    if (memory != nullptr) others_.insert(memory);
+    return memory;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void HostMemory::free(void* data) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (others_.erase(data) != 0) return std::free(data);
+    }
+    const ContextGuard guard(gpu_);
+    driver().free_host(data);
+  } catch (const std::exception&) {  // the context is lost, and its memory with it
+  }
+}
+
 Constants::Constants(const Gpu& gpu) : gpu_(gpu) {
   const ContextGuard guard(gpu_);
   check(driver().create_stream(&stream_, kStreamNonBlocking, 0), "cuStreamCreate");
 }
 
 Constants::~Constants() {
-  driver().destroy_stream(stream_);
+  try {
+    const ContextGuard guard(gpu_);
+    driver().destroy_stream(stream_);
+  } catch (const std::exception&) {  // the context is lost, and all that it had
+  }
 }
 
 Address Constants::add(std::span<const uint32_t> words) {
@@ -67,11 +114,7 @@ Address Constants::add(std::span<const uint32_t> words) {
   auto found = free_.lower_bound(bytes);
   if (found == free_.end()) {
     const size_t chunk = std::max(kChunk, bytes);
-    Address memory = 0;
-    const Status status = driver().allocate(&memory, chunk);
-    if (status == kOutOfMemory) throw OutOfMemory(chunk, 0, 0, 0);
-    check(status, "cuMemAlloc");
-    found = free_.emplace(chunk, memory);
+    found = free_.emplace(chunk, allocate(chunk));
   }
   const auto [size, address] = *found;
   free_.erase(found);

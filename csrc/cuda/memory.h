@@ -6,12 +6,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "cuda/context.h"
 
 namespace hologram::cuda {
+
+// Device memory of the current context, for what is no segment. Throws OutOfMemory, Error.
+Address allocate(size_t bytes);
 
 // Segments as Backend::allocate_segment() promises them. Thread-safe.
 class Segments {
@@ -24,6 +28,21 @@ class Segments {
   const Gpu& gpu_;
   std::mutex mutex_;
   std::map<Address, Address> moved_;  // segments that do not begin where their memory does
+};
+
+// Memory of the host that copies read and write while it goes on. Thread-safe.
+class HostMemory {
+ public:
+  explicit HostMemory(const Gpu& gpu) : gpu_(gpu) {}
+  // Null where there is no more. Where the context is lost it is other memory of the host: that is
+  // no reason to say that there is none, and the copy says what it is.
+  void* allocate(size_t bytes) noexcept;
+  void free(void* data) noexcept;
+
+ private:
+  const Gpu& gpu_;
+  std::mutex mutex_;
+  std::set<void*> others_;
 };
 
 // Words that kernels read, in device memory for as long as an owner wants them. Thread-safe.

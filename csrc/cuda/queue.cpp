@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/float_mode.h"
 #include "cuda/host_run.h"
 #include "gpu/moves.h"
 
@@ -18,8 +19,8 @@ constexpr gpu::Target kMoves{};
 constexpr size_t kScratchStep = size_t{4} << 20;
 // With fewer elements cold kernels take no longer than a launch for each operation.
 constexpr int64_t kLeastForPieces = 32'768;
-// So many submissions are kept before the queue looks which of them are finished.
-constexpr size_t kMostSubmitted = 64;
+// So many submissions and marks are kept before the queue looks which of them are reached.
+constexpr size_t kMostKept = 64;
 // Passes that an error names, which may be of any of them.
 constexpr size_t kMostNamed = 8;
 
@@ -33,14 +34,18 @@ Address address_of(const void* memory) {
 
 }  // namespace
 
-Mark::Mark(const Gpu& gpu, bool with_timing) : gpu_(gpu) {
+Mark::Mark(const Gpu& gpu, bool with_timing) : gpu_(gpu), with_timing_(with_timing) {
   const ContextGuard guard(gpu_);
   check(driver().create_event(&event_, with_timing ? kEventWithTiming : kEventWithoutTiming),
         "cuEventCreate");
 }
 
 Mark::~Mark() {
-  driver().destroy_event(event_);
+  try {
+    const ContextGuard guard(gpu_);
+    driver().destroy_event(event_);
+  } catch (const std::exception&) {  // the context is lost, and all that it had
+  }
 }
 
 double Moment::milliseconds_since(const hologram::Moment& other) const {
@@ -77,6 +82,7 @@ std::string Queue::name() const {
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const Code& code = static_cast<const Code&>(*compiled->code);
+  const FloatModeGuard mode(frame.program().float_mode);  // of what the CPU's code computes
   const ContextGuard guard(gpu_);
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
@@ -90,12 +96,11 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
       pass.fail(error);
     }
   }
+  Released released;
   const std::lock_guard lock(mutex_);
   const Ticket ticket = next();
-  try {
-    keep(compiled, ticket);
-  } catch (const Error&) {  // whoever waits for the ticket is told
-  }
+  keep(compiled, ticket);
+  tidy(released);
   return ticket;
 }
 
@@ -209,10 +214,7 @@ Address Queue::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   const size_t wanted =
       (std::max(bytes, 2 * scratch_bytes_) + kScratchStep - 1) / kScratchStep * kScratchStep;
-  Address memory = 0;
-  const Status status = driver().allocate(&memory, wanted);
-  if (status == kOutOfMemory) throw OutOfMemory(wanted, 0, 0, 0);
-  check(status, "cuMemAlloc");
+  const Address memory = allocate(wanted);
   // The driver waits for the device before it takes it back.
   if (scratch_ != 0) driver().free(scratch_);
   scratch_ = memory;
@@ -277,15 +279,17 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
   const ContextGuard guard(gpu_);
+  Released released;
   const std::lock_guard lock(mutex_);
   const Ticket ticket = next();
   if (moment == nullptr) {
     mark_behind(ticket);
-    return ticket;
+  } else {
+    const auto& mark = static_cast<Moment&>(*moment).mark();
+    check(driver().record_event(mark->event(), stream_), "cuEventRecord");
+    recorded_.push_back({ticket, mark});
   }
-  const auto& mark = static_cast<Moment&>(*moment).mark();
-  check(driver().record_event(mark->event(), stream_), "cuEventRecord");
-  recorded_.push_back({ticket, mark});
+  tidy(released);
   return ticket;
 }
 
@@ -297,7 +301,7 @@ void Queue::wait_for(const Fence& fence) {
     const ContextGuard guard(other->gpu_);
     const std::lock_guard lock(other->mutex_);
     if (fence.ticket <= other->done_.load(std::memory_order_acquire)) return;
-    mark = other->mark_behind(fence.ticket);
+    mark = other->mark_behind(fence.ticket).mark;
   }
   const ContextGuard guard(gpu_);
   const std::lock_guard lock(mutex_);
@@ -312,7 +316,7 @@ void Queue::lend(void* stream) {
   const std::lock_guard lock(mutex_);
   Ticket& lent = lent_[other];
   if (last_ <= std::max(lent, done_.load(std::memory_order_relaxed))) return;
-  check(driver().wait_for_event(other, mark_behind(last_)->event(), 0), "cuStreamWaitEvent");
+  check(driver().wait_for_event(other, mark_behind(last_).mark->event(), 0), "cuStreamWaitEvent");
   lent = last_;
 }
 
@@ -336,55 +340,48 @@ Ticket Queue::last() noexcept {
 
 bool Queue::done(Ticket ticket) noexcept {
   if (ticket <= done_.load(std::memory_order_acquire)) return true;
+  Released released;
   try {
     const ContextGuard guard(gpu_);
     const std::lock_guard lock(mutex_);
     if (ticket <= done_.load(std::memory_order_relaxed)) return true;
-    const std::shared_ptr<Mark> mark = mark_behind(ticket);
+    mark_behind(ticket);
     // Those before it, too, so that what they stand for is let go.
-    while (!recorded_.empty()) {
-      const Status status = driver().query_event(recorded_.front().mark->event());
-      if (status == kNotReady) break;
-      if (status != kSuccess) lost(status);
-      note_done(recorded_.front().ticket);
-    }
+    const Status status = look(released);
+    if (status != kSuccess && status != kNotReady) lost(status);
   } catch (const std::exception& error) {  // nothing comes to an end any more
     const std::lock_guard lock(mutex_);
     if (error_.empty()) error_ = error.what();
-    note_done(last_);
+    note_done(last_, released);
   }
   return ticket <= done_.load(std::memory_order_acquire);
 }
 
 void Queue::wait(Ticket ticket) {
   const ContextGuard guard(gpu_);
-  std::shared_ptr<Mark> mark;
-  Ticket reached = ticket;
+  Recorded reached{ticket, nullptr};
   {
     const std::lock_guard lock(mutex_);
-    if (ticket > done_.load(std::memory_order_relaxed)) {
-      mark = mark_behind(ticket);
-      const auto its =
-          std::ranges::find_if(recorded_, [&](const Recorded& one) { return one.mark == mark; });
-      if (its != recorded_.end()) reached = its->ticket;
-    }
+    if (ticket > done_.load(std::memory_order_relaxed)) reached = mark_behind(ticket);
   }
-  const Status status = mark != nullptr ? driver().synchronize_event(mark->event()) : kSuccess;
+  const Status status =
+      reached.mark != nullptr ? driver().synchronize_event(reached.mark->event()) : kSuccess;
+  reached.mark = nullptr;  // so that it can be used again
+  Released released;
   const std::lock_guard lock(mutex_);
   if (status != kSuccess) lost(status);
-  note_done(reached);
+  note_done(reached.ticket, released);
   if (!error_.empty()) throw Error(std::exchange(error_, {}));
 }
 
 // Behind all up to the ticket; what is recorded already, or a new one.
-std::shared_ptr<Mark> Queue::mark_behind(Ticket ticket) {
+Queue::Recorded Queue::mark_behind(Ticket ticket) {
   const auto found = std::ranges::lower_bound(recorded_, ticket, {}, &Recorded::ticket);
-  if (found != recorded_.end()) return found->mark;
-  const std::shared_ptr<Mark> mark = new_mark();
+  if (found != recorded_.end()) return *found;
+  std::shared_ptr<Mark> mark = new_mark();
   const Status status = driver().record_event(mark->event(), stream_);
   if (status != kSuccess) lost(status);
-  recorded_.push_back({last_, mark});
-  return mark;
+  return recorded_.emplace_back(Recorded{last_, std::move(mark)});
 }
 
 std::shared_ptr<Mark> Queue::new_mark() {
@@ -394,14 +391,27 @@ std::shared_ptr<Mark> Queue::new_mark() {
   return mark;
 }
 
-void Queue::note_done(Ticket ticket) noexcept {
+// Notes what is done of that which is recorded; what is not is kNotReady.
+Status Queue::look(Released& released) noexcept {
+  Status status = kSuccess;
+  while (!recorded_.empty() && status == kSuccess) {
+    status = driver().query_event(recorded_.front().mark->event());
+    if (status == kSuccess) note_done(recorded_.front().ticket, released);
+  }
+  return status;
+}
+
+void Queue::note_done(Ticket ticket, Released& released) noexcept {
   while (!recorded_.empty() && recorded_.front().ticket <= ticket) {
     std::shared_ptr<Mark>& mark = recorded_.front().mark;
-    // Nobody else waits for it.
-    if (mark.use_count() == 1) marks_.push_back(std::move(mark));
+    // Nobody else waits for it. Those of moments come from outside, and would be ever more.
+    if (mark.use_count() == 1 && !mark->with_timing()) marks_.push_back(std::move(mark));
     recorded_.pop_front();
   }
-  while (!submitted_.empty() && submitted_.front().ticket <= ticket) submitted_.pop_front();
+  while (!submitted_.empty() && submitted_.front().ticket <= ticket) {
+    released.push_back(std::move(submitted_.front().compiled));
+    submitted_.pop_front();
+  }
   if (ticket > done_.load(std::memory_order_relaxed)) {
     done_.store(ticket, std::memory_order_release);
   }
@@ -411,14 +421,20 @@ void Queue::note_done(Ticket ticket) noexcept {
 void Queue::keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket) {
   if (!submitted_.empty() && submitted_.back().compiled == compiled) {
     submitted_.back().ticket = ticket;
-    return;
+  } else {
+    submitted_.push_back({ticket, compiled});
   }
-  submitted_.push_back({ticket, compiled});
-  if (submitted_.size() % kMostSubmitted != 0) return;
-  mark_behind(ticket);
-  while (!recorded_.empty() && driver().query_event(recorded_.front().mark->event()) == kSuccess) {
-    note_done(recorded_.front().ticket);
+}
+
+// Lets go of what is done where nobody asks; looks less often the more there is to do.
+void Queue::tidy(Released& released) noexcept {
+  if (submitted_.size() + recorded_.size() < most_kept_) return;
+  try {
+    mark_behind(last_);
+    look(released);
+  } catch (const std::exception&) {  // whoever waits is told
   }
+  most_kept_ = std::max(kMostKept, 2 * (submitted_.size() + recorded_.size()));
 }
 
 // The driver says of an error of a kernel what it was, not of which: what was not finished is

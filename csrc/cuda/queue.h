@@ -28,9 +28,11 @@ class Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
   Event event() const noexcept { return event_; }
+  bool with_timing() const noexcept { return with_timing_; }
 
  private:
   const Gpu& gpu_;
+  const bool with_timing_;
   Event event_ = nullptr;
 };
 
@@ -79,6 +81,9 @@ class Queue final : public hologram::Queue {
     std::shared_ptr<const Compiled> compiled;
   };
 
+  // Plans, which are let go of without the lock: what they own is others'.
+  using Released = std::vector<std::shared_ptr<const Compiled>>;
+
   std::string name() const;
   void run(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
@@ -90,9 +95,11 @@ class Queue final : public hologram::Queue {
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }
   void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);
-  std::shared_ptr<Mark> mark_behind(Ticket ticket);
+  Recorded mark_behind(Ticket ticket);
   std::shared_ptr<Mark> new_mark();
-  void note_done(Ticket ticket) noexcept;
+  Status look(Released& released) noexcept;
+  void note_done(Ticket ticket, Released& released) noexcept;
+  void tidy(Released& released) noexcept;
   [[noreturn]] void lost(Status status);
   void transferred(Status status, const char* what, size_t bytes);
 
@@ -104,6 +111,7 @@ class Queue final : public hologram::Queue {
   std::deque<Recorded> recorded_;             // in order, those not known to be reached
   std::deque<Submitted> submitted_;           // in order, those not known to be finished
   std::vector<std::shared_ptr<Mark>> marks_;  // that may be used again
+  size_t most_kept_ = 0;                      // of these, before the queue looks
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one

@@ -63,6 +63,7 @@ Status Device::free(Address memory) {
   if (found == allocations_.end()) return kInvalidValue;
   const size_t size = rounded(found->second + offset());
   sim::Memory::instance().free(reinterpret_cast<void*>(memory - offset()), size);
+  copies_.erase(copies_.lower_bound(memory), copies_.lower_bound(memory + size));
   taken_ -= size;
   allocations_.erase(found);
   return kSuccess;
@@ -79,6 +80,17 @@ bool Device::holds(Address start, size_t bytes) {
   if (behind == allocations_.begin()) return false;
   const auto& [first, size] = *std::prev(behind);
   return start + bytes <= first + size;
+}
+
+void Device::note_copy(Address start, size_t bytes) {
+  const std::lock_guard guard(mutex_);
+  copies_[start] = bytes;
+}
+
+size_t Device::copied(Address start) {
+  const std::lock_guard guard(mutex_);
+  const auto found = copies_.find(start);
+  return found != copies_.end() ? found->second : 0;
 }
 
 std::shared_ptr<Stream> Device::find(hologram::cuda::Stream handle) {

@@ -40,6 +40,11 @@ class Device final : public hologram::cuda::CUctx_st {
   // Whether all of a range is memory of one allocation.
   bool holds(Address start, size_t bytes);
 
+  // Of copies from memory of the host that is not page-locked, as tables of addresses come: from
+  // where on there is one, and its bytes; 0 elsewhere.
+  void note_copy(Address start, size_t bytes);
+  size_t copied(Address start);
+
   // Streams have to be of the device and not destroyed; null otherwise. Of a null handle the
   // default one.
   std::shared_ptr<Stream> find(hologram::cuda::Stream handle);
@@ -57,6 +62,7 @@ class Device final : public hologram::cuda::CUctx_st {
   std::atomic<Status> lost_{hologram::cuda::kSuccess};
   std::mutex mutex_;  // of all below
   std::map<Address, size_t> allocations_;
+  std::map<Address, size_t> copies_;
   size_t taken_ = 0;
   std::map<hologram::cuda::Stream, std::shared_ptr<Stream>> streams_;
   int streams_made_ = 0;

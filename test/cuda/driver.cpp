@@ -2,8 +2,9 @@
 // cuda/driver.h names, and no others. See docs/testing.md.
 //
 // Memory of a device faults where the host touches it, streams are threads that run late, and
-// kernels run on the emulator of test/gpu. What a call has to have - a context of the right device,
-// a handle that lives - is looked at, so that it fails where NVIDIA's driver may let it pass.
+// kernels run on the emulator of test/gpu. A call without what it has to have - a context of the
+// right device, a handle that lives, memory that is allocated - ends the process, also where
+// NVIDIA's driver would let it pass.
 //
 // HOLOGRAM_TEST_CUDA_DEVICES: how many there are (2). HOLOGRAM_TEST_CUDA_MEGABYTES: memory of each
 // (8192). HOLOGRAM_TEST_CUDA_OFFSET: so many bytes behind a page it begins (0).
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -56,44 +59,62 @@ namespace {
 // The process that initialised the driver. Its threads are not there in a child.
 std::atomic<pid_t> owner{0};
 
-Status with_driver(auto&& call) {
+// What the backend ought not to have called so. It may look away, as destructors do.
+Status checked(Status status, const char* function) {
+  if (status == kInvalidValue || status == kInvalidContext || status == kInvalidHandle) {
+    std::fprintf(stderr, "simulated CUDA driver: %s: %s\n", function, text_of(status)->text);
+    std::abort();
+  }
+  return status;
+}
+
+// `function` is the one of the driver that calls this.
+Status with_driver(auto&& call, const char* function = __builtin_FUNCTION()) {
   if (owner.load() != ::getpid()) return kNotInitialized;
-  return call();
+  return checked(call(), function);
 }
 
 // A call that needs a context: with its device. What a kernel has done to it every call says.
-Status in_context(auto&& call) {
-  return with_driver([&] {
-    Device* const device = simulated_cuda::current_device();
-    if (device == nullptr) return kInvalidContext;
-    if (device->lost() != kSuccess) return device->lost();
-    return call(*device);
-  });
+Status in_context(auto&& call, const char* function = __builtin_FUNCTION()) {
+  return with_driver(
+      [&] {
+        Device* const device = simulated_cuda::current_device();
+        if (device == nullptr) return kInvalidContext;
+        if (device->lost() != kSuccess) return device->lost();
+        return call(*device);
+      },
+      function);
 }
 
 // The same with a stream of the context.
-Status on_stream(Stream handle, auto&& call) {
-  return in_context([&](Device& device) {
-    const auto stream = device.find(handle);
-    return stream != nullptr ? call(device, *stream) : kInvalidHandle;
-  });
+Status on_stream(Stream handle, auto&& call, const char* function = __builtin_FUNCTION()) {
+  return in_context(
+      [&](Device& device) {
+        const auto stream = device.find(handle);
+        return stream != nullptr ? call(device, *stream) : kInvalidHandle;
+      },
+      function);
 }
 
 // The same with an event of the context.
-Status with_event(Event handle, auto&& call) {
-  return in_context([&](Device& device) {
-    const simulated_cuda::Event event = Events::instance().find(handle);
-    if (event.device == nullptr) return kInvalidHandle;
-    if (event.device != &device) return kInvalidContext;
-    return call(device, event);
-  });
+Status with_event(Event handle, auto&& call, const char* function = __builtin_FUNCTION()) {
+  return in_context(
+      [&](Device& device) {
+        const simulated_cuda::Event event = Events::instance().find(handle);
+        if (event.device == nullptr) return kInvalidHandle;
+        if (event.device != &device) return kInvalidContext;
+        return call(device, event);
+      },
+      function);
 }
 
-Status of_device(DeviceNumber number, auto&& call) {
-  return with_driver([&] {
-    Device* const device = simulated_cuda::device(number);
-    return device != nullptr ? call(*device) : kInvalidValue;
-  });
+Status of_device(DeviceNumber number, auto&& call, const char* function = __builtin_FUNCTION()) {
+  return with_driver(
+      [&] {
+        Device* const device = simulated_cuda::device(number);
+        return device != nullptr ? call(*device) : kInvalidValue;
+      },
+      function);
 }
 
 char* bytes_of(Address address) {
@@ -105,17 +126,15 @@ bool is_host(const void* memory) {
 }
 
 template <class T>
-Status fill(Address to, T value, size_t count, Stream stream) {
-  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
-    if (count == 0) return kSuccess;
-    if (to % sizeof(T) != 0 || !device.holds(to, count * sizeof(T))) return kInvalidValue;
-    device.push(its, [=] {
-      for (size_t i = 0; i < count; ++i) {
-        std::memcpy(bytes_of(to) + i * sizeof(T), &value, sizeof(T));
-      }
-    });
-    return kSuccess;
+Status fill(Device& device, simulated_cuda::Stream& stream, Address to, T value, size_t count) {
+  if (count == 0) return kSuccess;
+  if (to % sizeof(T) != 0 || !device.holds(to, count * sizeof(T))) return kInvalidValue;
+  device.push(stream, [=] {
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(bytes_of(to) + i * sizeof(T), &value, sizeof(T));
+    }
   });
+  return kSuccess;
 }
 
 Status copy(Device& device, simulated_cuda::Stream& stream, void* to, const void* from,
@@ -209,6 +228,16 @@ Status cuCtxGetCurrent(Context* context) {
   });
 }
 
+Status cuCtxSetCurrent(Context context) {
+  return with_driver([&] {
+    if (context == nullptr) return kInvalidContext;
+    auto& contexts = simulated_cuda::contexts();
+    if (!contexts.empty()) contexts.pop_back();
+    contexts.push_back(context);
+    return kSuccess;
+  });
+}
+
 Status cuCtxPushCurrent_v2(Context context) {
   return with_driver([&] {
     if (context == nullptr) return kInvalidContext;
@@ -270,6 +299,7 @@ Status cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
     if (!device.holds(to, bytes) || !is_host(from)) return kInvalidValue;
     if (HostMemory::instance().holds(from)) return copy(device, its, bytes_of(to), from, bytes);
     // What is not page-locked has been read on return.
+    device.note_copy(to, bytes);
     const auto* const start = static_cast<const char*>(from);
     device.push(its, [to, kept = std::vector<char>(start, start + bytes)] {
       std::memcpy(bytes_of(to), kept.data(), kept.size());
@@ -296,15 +326,21 @@ Status cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream strea
 }
 
 Status cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream stream) {
-  return fill(to, value, count, stream);
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    return fill(device, its, to, value, count);
+  });
 }
 
 Status cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream stream) {
-  return fill(to, value, count, stream);
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    return fill(device, its, to, value, count);
+  });
 }
 
 Status cuMemsetD32Async(Address to, unsigned value, size_t count, Stream stream) {
-  return fill(to, value, count, stream);
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    return fill(device, its, to, value, count);
+  });
 }
 
 // Streams and events.
@@ -413,4 +449,9 @@ Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, uns
                                             {threads, threads_y, threads_z}};
     return simulated_cuda::launch(device, function, shape, its, parameters);
   });
+}
+
+// How many events there are, for tests.
+extern "C" [[gnu::visibility("default")]] int simulated_cuda_events() {
+  return Events::instance().count();
 }

@@ -22,9 +22,9 @@ struct hologram::cuda::CUmod_st {
 
 struct hologram::cuda::CUfunc_st {
   simulated_cuda::Device* device;
-  std::string name;
   const hologram::test::KernelLibrary* library;
   const hg_kernel* kernel;
+  bool has_table;  // of addresses, in its first buffer (csrc/gpu/emit.cpp)
 };
 
 namespace simulated_cuda {
@@ -79,8 +79,22 @@ std::vector<Given> read(const CUfunc_st& function, void** parameters) {
   return list;
 }
 
+// A table in memory of the device, with the addresses of bytes in place of the device's.
+std::vector<uint64_t> table_at(Device& device, Address address) {
+  std::vector<uint64_t> words(device.copied(address) / sizeof(uint64_t));
+  std::memcpy(words.data(), sim::Memory::bytes_of(reinterpret_cast<const void*>(address)),
+              words.size() * sizeof(uint64_t));
+  for (uint64_t& word : words) {
+    const auto* const pointed = reinterpret_cast<const void*>(word);
+    if (!sim::Memory::instance().contains(pointed)) continue;
+    word = reinterpret_cast<uint64_t>(sim::Memory::bytes_of(pointed));
+  }
+  return words;
+}
+
 Status run(const CUfunc_st& function, const LaunchShape& shape, const std::vector<Given>& given) {
   std::vector<hg_argument> arguments;
+  std::vector<uint64_t> table;
   for (const Given& its : given) {
     if (!its.is_buffer) {
       arguments.push_back({its.bytes.data(), its.bytes.size()});
@@ -88,7 +102,12 @@ Status run(const CUfunc_st& function, const LaunchShape& shape, const std::vecto
     }
     if (its.address != 0 && !function.device->holds(its.address, 0)) return kIllegalAddress;
     const auto* const address = reinterpret_cast<const void*>(its.address);
-    arguments.push_back({sim::Memory::bytes_of(address), 0});
+    if (function.has_table) {
+      table = table_at(*function.device, its.address);
+      arguments.push_back({table.data(), 0});
+    } else {
+      arguments.push_back({sim::Memory::bytes_of(address), 0});
+    }
   }
   try {
     function.library->run(function.kernel, shape.blocks[0], shape.threads[0], arguments);
@@ -117,7 +136,9 @@ Status module_function(Device& device, Module module, const char* name, Function
     return kInvalidImage;
   }
   try {
-    *function = new CUfunc_st{&device, name, library, library->find(name)};
+    const bool has_table =
+        module->text.find("struct " + std::string(name) + "_row {") != module->text.npos;
+    *function = new CUfunc_st{&device, library, library->find(name), has_table};
     return kSuccess;
   } catch (const std::exception&) {
     return kNotFound;

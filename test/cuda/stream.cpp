@@ -58,6 +58,11 @@ Event Events::find(hologram::cuda::Event handle) {
   return found != all_.end() ? found->second : Event{nullptr, false, nullptr};
 }
 
+int Events::count() {
+  const std::lock_guard guard(mutex_);
+  return static_cast<int>(all_.size());
+}
+
 void Events::set_place(hologram::cuda::Event handle, std::shared_ptr<Place> place) {
   const std::lock_guard guard(mutex_);
   if (const auto found = all_.find(handle); found != all_.end()) {

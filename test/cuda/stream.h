@@ -58,6 +58,7 @@ class Events {
   void destroy(hologram::cuda::Event handle);
   // Without a device if there is none.
   Event find(hologram::cuda::Event handle);
+  int count();
   void set_place(hologram::cuda::Event handle, std::shared_ptr<Place> place);
 
  private:

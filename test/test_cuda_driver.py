@@ -1,0 +1,647 @@
+"""The CUDA backend without a GPU: csrc/cuda as it is, on the driver of test/cuda.
+
+What it computes, copies, streams and events, memory, processes; faults are in
+test_cuda_driver_faults.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from common import ROOT, HologramTestCase
+from cuda_driver import KERNEL_FILES, LATE, build_driver, run_on_cuda, write_kernels
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+# Devices of two backends in a process, and how often groups were run by which code.
+DEVICES = """
+import ctypes
+from torch_hologram import _C
+
+cpu, gpu, other_gpu = (f"hologram:{i}" for i in range(3))
+backends = [torch.hologram.get_device_properties(i).backend for i in range(3)]
+assert backends == ["cpu", "cuda", "cuda"], backends
+
+def runs():
+    counts = (ctypes.c_uint64 * 4)()
+    torch.hologram.synchronize()
+    ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
+    return dict(zip(("emitted", "pieces", "cold", "cpu"), counts))
+
+def check(function, *tensors, devices=(gpu,)):
+    expected = function(*(x.to(cpu) for x in tensors))
+    for device in devices:
+        result = function(*(x.to(device) for x in tensors))
+        assert result.device == torch.device(device) and result.dtype == expected.dtype
+        torch.testing.assert_close(result.cpu(), expected.cpu(), rtol=0, atol=0, equal_nan=True)
+"""
+
+
+def run_beside_the_cpu(program: str, **env: object) -> None:
+    run_on_cuda(DEVICES + textwrap.dedent(program), backends="cpu,cuda", **env)
+
+
+class TestComputing(HologramTestCase):
+    """The bits of the CPU, by kernels."""
+
+    def test_equals_the_cpu(self):
+        run_beside_the_cpu(
+            """
+            torch.manual_seed(0)
+            functions = [
+                lambda x, y: torch.where(x > y, x, y) + x,
+                lambda x, y: (x[:, ::2] * y[:, 1::2]).t().contiguous(),
+                lambda x, y: x.sum(), lambda x, y: x.sum(0), lambda x, y: (x + y).amax(1),
+                lambda x, y: x.cumsum(1), lambda x, y: x[:, 3:70].cumsum(0),
+                lambda x, y: torch.maximum(x, y[5]) * 3,
+            ]
+            of_floats = [
+                lambda x, y: torch.softmax(x, 1), lambda x, y: torch.log_softmax(x, 0),
+                lambda x, y: torch.sqrt(x) / (y + 1), lambda x, y: x.mean(1),
+                lambda x, y: torch.layer_norm(x, (130,)),
+            ]
+            for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64,
+                          torch.uint8, torch.bool):
+                x, y = ((torch.randn(37, 130) * 20).abs().to(dtype) for _ in range(2))
+                for function in functions + of_floats * dtype.is_floating_point:
+                    check(function, x, y, devices=(gpu, other_gpu))
+            assert runs()["cold"] >= 100 and runs()["cpu"] == 0, runs()
+            """
+        )
+
+    def test_random_numbers(self):
+        run_beside_the_cpu(
+            """
+            def draw(device, kind):
+                torch.manual_seed(7)
+                x = torch.empty(1001, device=device)
+                return kind(x), x.uniform_(3, 4)
+            kinds = [lambda x: x.uniform_(), lambda x: x.bernoulli_(0.3),
+                     lambda x: torch.randint(100, x.shape, device=x.device)]
+            for kind in kinds:
+                for ours, theirs in zip(draw(gpu, kind), draw(cpu, kind)):
+                    assert torch.equal(ours.cpu(), theirs.cpu())
+            # Through log, sin and cos.
+            normal = [draw(device, lambda x: x.normal_())[0].cpu() for device in (gpu, cpu)]
+            torch.testing.assert_close(*normal, rtol=1e-6, atol=1e-6)
+            assert runs()["cpu"] == 0, runs()
+            """
+        )
+
+    def test_a_training_step(self):
+        run_beside_the_cpu(
+            """
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(),
+                                        torch.nn.LayerNorm(30), torch.nn.Linear(30, 5))
+            x, target = torch.randn(16, 20), torch.randint(5, (16,))
+            def train(device, make):
+                import copy
+                mine = copy.deepcopy(model).to(device)
+                optimizer = make(mine.parameters())
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    loss = torch.nn.functional.cross_entropy(mine(x.to(device)), target.to(device))
+                    loss.backward()
+                    optimizer.step()
+                return [loss.cpu()] + [p.detach().cpu() for p in mine.parameters()]
+            for make in (lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+                         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True)):
+                for ours, theirs in zip(train(gpu, make), train(cpu, make)):
+                    assert torch.equal(ours, theirs)
+            assert runs()["cpu"] == 0, runs()
+            """
+        )
+
+    def test_kernels_emitted_for_groups(self):
+        """Of many tensors too, which have their table in memory of the run."""
+        program = """
+        import os
+        def work(device):
+            torch.manual_seed(0)
+            weights = [torch.randn(40, 3 + i, device="cpu").to(device) for i in range(5)]
+            optimizer = torch.optim.AdamW(weights, foreach=True)
+            for _ in range(2):
+                for weight in weights:
+                    weight.grad = torch.randn(weight.shape, device="cpu").to(device)
+                torch.hologram.flush()
+                optimizer.step()
+                torch.hologram.flush()
+            return [w.cpu() for w in weights] + [torch.softmax(weights[0] * 2, 1).cpu()]
+        """
+        keep = """
+        _C.start_capture(1, [])
+        work(gpu)
+        _C.keep_kernels(1, True)
+        (text,) = _C.kept_kernels(1)
+        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
+            file.write(text)
+        """
+        use = """
+        for ours, theirs in zip(work(gpu), work(cpu)):
+            assert torch.equal(ours, theirs)
+        assert runs()["emitted"] > 1 and runs()["cold"] == runs()["cpu"] == 0, runs()
+        """
+        program = textwrap.dedent(program)
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = write_kernels(Path(folder))
+            for then in (keep, use):
+                run_beside_the_cpu(program + textwrap.dedent(then), HOLOGRAM_CUDA_KERNELS=kernels)
+
+    def test_groups_that_no_kernel_takes(self):
+        """All, in a package whose cold kernels are others: the CPU's code runs on copies."""
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = write_kernels(Path(folder), cold=KERNEL_FILES["moves.sm_90.cubin"])
+            run_beside_the_cpu(
+                f"""
+                import sys
+                sys.path.insert(0, {str(ROOT / "test")!r})
+                import programs
+                torch.hologram.set_device(gpu)
+                programs.check_seeds(range(60), with_cpu=True)
+                assert runs()["cpu"] > 500 and runs()["cold"] == 0, runs()
+
+                # Views of one storage, with gaps, some of them written.
+                def in_place(x):
+                    x = x.clone()
+                    x[::2, 3:].mul_(2).add_(x[1::2, :28])
+                    x.flip(0)[4].copy_(x[7] + 1)
+                    return x
+                check(in_place, torch.randn(40, 31))
+
+                # Denormals are flushed or not as where it was recorded, wherever it is run.
+                x = torch.full((5,), 1e-30, device=gpu)
+                torch.hologram.synchronize()
+                assert torch.set_flush_denormal(True)
+                flushed = x * 1e-10
+                torch.set_flush_denormal(False)
+                assert flushed.tolist() == [0] * 5, flushed
+                kept = x * 1e-10
+                torch.set_flush_denormal(True)
+                result = kept.cpu()
+                torch.set_flush_denormal(False)
+                assert all(0 < v < 1e-39 for v in result.tolist()), result
+                """,
+                HOLOGRAM_CUDA_KERNELS=kernels,
+                HOLOGRAM_TEST_CUDA_DELAY=10,
+            )
+
+    def test_random_programs(self):
+        run_beside_the_cpu(
+            f"""
+            import sys
+            sys.path.insert(0, {str(ROOT / "test")!r})
+            import programs
+            torch.hologram.set_device(gpu)
+            programs.check_seeds(range(100, 220), with_cpu=True)
+            assert runs()["cold"] > 1000 and runs()["cpu"] == 0, runs()
+            """,
+            HOLOGRAM_POISON_FREED=1,
+            HOLOGRAM_TEST_CUDA_DELAY=10,
+        )
+
+
+class TestCopies(HologramTestCase):
+    @parametrize("offset", [0, 256])
+    def test_between_host_and_devices(self, offset):
+        run_on_cuda(
+            """
+            for size in (1, 7, 1000, 300_001):
+                host = torch.arange(size, dtype=torch.int32)
+                here = host.to("hologram:0")
+                there = here.to("hologram:1")
+                assert torch.equal(there.cpu(), host) and torch.equal(here.clone().cpu(), host)
+                pinned = host.pin_memory()
+                assert pinned.is_pinned()
+                again = pinned.to("hologram:1", non_blocking=True)
+                back = torch.empty_like(pinned).pin_memory()
+                back.copy_(again + there, non_blocking=True)
+                torch.hologram.synchronize(1)
+                assert torch.equal(back, 2 * host)
+                assert torch.equal(here[::3].cpu(), host[::3])
+                here[::2] = there[::2].to("hologram:0") * 5
+                host[::2] *= 5
+                assert torch.equal(here.cpu(), host)
+            """,
+            HOLOGRAM_TEST_CUDA_DELAY=500,
+            HOLOGRAM_TEST_CUDA_OFFSET=offset,
+        )
+
+    def test_fills_of_every_size(self):
+        run_on_cuda(
+            """
+            for dtype in (torch.uint8, torch.bool, torch.float16, torch.float32, torch.int64,
+                          torch.float64, torch.complex64, torch.complex128):
+                for size in (0, 1, 1001):
+                    x = torch.zeros(size + 2, dtype=dtype, device="hologram")
+                    x[1:-1].fill_(1)
+                    assert x.tolist() == [0] + [1] * size + [0], (dtype, size)
+                assert torch.full((5,), 1, dtype=dtype, device="hologram").tolist() == [1] * 5
+            """
+        )
+
+    def test_pinned_copies_do_not_wait(self):
+        run_on_cuda(
+            """
+            import time
+            host = torch.arange(1000.0).pin_memory()
+            x = torch.zeros(1000, device="hologram")
+            torch.hologram.synchronize()
+            first, back = (torch.hologram.Event(enable_timing=True) for _ in range(2))
+            start = time.perf_counter()
+            first.record()
+            x.copy_(host, non_blocking=True)
+            y = submit_additions(x, 10)
+            result = torch.empty(1000, pin_memory=True)
+            result.copy_(y, non_blocking=True)
+            back.record()
+            submitted = time.perf_counter() - start
+            assert not back.query()
+            del host  # is not handed out again before it has been read
+            others = [torch.full((1000,), -1.0).pin_memory() for _ in range(3)]
+            back.synchronize()
+            assert submitted < (time.perf_counter() - start) / 2
+            assert torch.equal(result, torch.arange(1000.0) + 10), result
+            """,
+            **LATE,
+        )
+
+
+class TestStreams(HologramTestCase):
+    def test_events_take_the_time_of_the_stream(self):
+        run_on_cuda(
+            """
+            x = torch.ones(10, device="hologram")
+            submit_additions(x, 1)
+            torch.hologram.synchronize()
+            first, last = (torch.hologram.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            x = submit_additions(x, 10)
+            last.record()
+            assert not last.query() and not torch.hologram.current_stream().query()
+            assert "must be completed" in message(lambda: first.elapsed_time(last))
+            last.synchronize()
+            elapsed = first.elapsed_time(last)  # of ten tasks, each late by 10 ms on average
+            assert 20 < elapsed < 400, elapsed
+            assert last.elapsed_time(first) == -elapsed
+            assert x.tolist() == [11] * 10
+            """,
+            **LATE,
+        )
+
+    def test_streams_and_devices_wait_for_events(self):
+        run_on_cuda(
+            """
+            side, far = torch.hologram.Stream(priority=-1), torch.hologram.Stream(1)
+            done, later = (torch.hologram.Event() for _ in range(2))
+            x = submit_additions(torch.zeros(10, device="hologram"), 5)
+            done.record()
+            side.wait_event(done)
+            far.wait_event(done)
+            later.record(side)
+            with torch.hologram.stream(far):
+                y = torch.ones(100, device="hologram:1") * 2
+                assert not done.query()
+                far.synchronize()
+            assert done.query() and y.sum().item() == 200
+            later.synchronize()
+            assert x.sum().item() == 50
+            """,
+            **LATE,
+        )
+
+    def test_random_programs_equal_the_cpus(self):
+        run_on_cuda(
+            """
+            import random
+            streams = [torch.hologram.default_stream(), torch.hologram.Stream()]
+            streams += [torch.hologram.Stream(priority=-1), torch.hologram.Stream(1)]
+            for seed in range(60):
+                choose = random.Random(seed)
+                size = choose.choice((7, 4000))
+                pairs = []  # a tensor of the CPU and what has to equal it
+                for _ in range(3):
+                    x = torch.randint(0, 100, (size,), dtype=torch.float32)
+                    pairs.append([x, x.to("hologram")])
+                for step in range(choose.randrange(10, 40)):
+                    a, b = choose.choice(pairs), choose.choice(pairs)
+                    kind = choose.randrange(9)
+                    with torch.hologram.stream(choose.choice(streams[:3])):
+                        if kind == 0:
+                            x = torch.full((size,), float(step))
+                            pairs.append([x, x.pin_memory().to("hologram", non_blocking=True)])
+                        elif kind == 1 and len(pairs) > 2:
+                            pairs.pop(choose.randrange(len(pairs)))
+                        elif kind == 2:
+                            assert torch.equal(a[0], a[1].cpu()), (seed, step)
+                        elif kind == 3:
+                            for x, y in zip(a, b):
+                                x.mul_(0.5).add_(y)
+                        elif kind == 4:  # a kernel of torch's
+                            pairs.append([torch.flip(x, (0,)) for x in a])
+                        elif kind == 5:
+                            pairs.append([(x * (1 + 1j)).imag.contiguous() for x in a])
+                        elif kind == 6:
+                            pairs.append([a[0] + 1, (a[1].to("hologram:1") + 1).to("hologram:0")])
+                        elif kind == 7:
+                            torch.hologram.flush()
+                        else:
+                            pairs.append([torch.maximum(x + 1, y) - y for x, y in zip(a, b)])
+                    del a, b
+                for x, y in pairs:
+                    assert torch.equal(x, y.cpu()), seed
+            """,
+            HOLOGRAM_TEST_CUDA_DELAY=100,
+        )
+
+    def test_threads_with_streams_of_their_own(self):
+        run_on_cuda(
+            """
+            import threading
+            shared = [torch.arange(1000.0, device=f"hologram:{i}") for i in range(2)]
+            errors = []
+            def work(number):
+                try:
+                    with torch.hologram.stream(torch.hologram.Stream(number % 2)):
+                        mine = torch.zeros(1000, device=f"hologram:{number % 2}")
+                        for step in range(60):
+                            mine = (mine + shared[number % 2] * number) * 0.5
+                            if step % 20 == number:
+                                torch.hologram.current_stream().synchronize()
+                            if step % 7 == 0:
+                                torch.hologram.Event(enable_timing=True).record()
+                            if step % 15 == 0:  # memory comes and goes
+                                mine = torch.cat([mine, torch.empty(1 << 19, device=mine.device)])
+                                mine = mine[:1000] + mine[:1000].cumsum(0) * 0
+                    expected = torch.zeros(1000)
+                    for step in range(60):
+                        expected = (expected + torch.arange(1000.0) * number) * 0.5
+                    assert torch.equal(mine.cpu(), expected), number
+                except BaseException as error:
+                    errors.append(error)
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not errors, errors
+            """,
+            HOLOGRAM_TEST_CUDA_DELAY=100,
+        )
+
+    def test_gradients_on_two_devices(self):
+        run_on_cuda(
+            """
+            torch.manual_seed(0)
+            first, second = torch.nn.Linear(32, 64), torch.nn.Linear(64, 8)
+            x = torch.randn(16, 32)
+            def gradients(here, there):
+                models = first.to(here), second.to(there)
+                for model in models:
+                    model.zero_grad()
+                y = torch.relu(models[0](x.to(here))) * 2
+                models[1](y.to(there)).square().mean().backward()
+                return [p.grad.cpu() for m in models for p in m.parameters()]
+            expected = gradients("hologram:0", "hologram:0")
+            for _ in range(3):
+                for mine, theirs in zip(gradients("hologram:0", "hologram:1"), expected):
+                    assert torch.equal(mine, theirs)
+            """,
+            HOLOGRAM_TEST_CUDA_DELAY=500,
+        )
+
+    def test_events_are_used_again(self):
+        run_on_cuda(
+            """
+            import ctypes
+            events = ctypes.CDLL("libcuda.so.1").simulated_cuda_events
+            x = torch.ones(100, device="hologram")
+            side = torch.hologram.Stream()
+            def turn():
+                global x
+                timed = torch.hologram.Event(enable_timing=True)
+                x = x * 0.5 + 1
+                timed.record()
+                with torch.hologram.stream(side):
+                    y = x + 1
+                x = y - 1
+                torch.hologram.flush()
+            for _ in range(100):
+                turn()
+            torch.hologram.synchronize()
+            before = events()
+            for step in range(600):
+                turn()
+                if step % 50 == 0:
+                    x.sum().item()
+            torch.hologram.synchronize()
+            assert events() <= before + 200, (before, events())
+            # Nobody asks whether these are done.
+            for _ in range(5000):
+                torch.hologram.Event().record()
+            assert events() <= before + 2500, (before, events())
+            assert abs(x[5].item() - 2) < 1e-3
+            """,
+            HOLOGRAM_TEST_CUDA_DELAY=0,
+        )
+
+
+class TestMemory(HologramTestCase):
+    def test_the_host_faults(self):
+        variables = {"HOLOGRAM_BACKENDS": "cuda"} | build_driver()
+        # AddressSanitizer would report the fault in place of the signal.
+        options = [os.environ.get("ASAN_OPTIONS", ""), "handle_segv=0"]
+        variables["ASAN_OPTIONS"] = ":".join(filter(None, options))
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import ctypes, torch; x = torch.ones(8, device='hologram'); "
+                "ctypes.c_float.from_address(x.data_ptr()).value",
+            ],
+            env=os.environ | variables,
+            capture_output=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, -signal.SIGSEGV, done.stderr)
+
+    def test_it_is_freed_while_another_stream_uses_it(self):
+        run_on_cuda(
+            """
+            for size in (10, 5000, 1 << 20):
+                side = torch.hologram.Stream()
+                one = torch.ones(size, device="hologram")
+                x = one * 3
+                torch.hologram.synchronize()
+                with torch.hologram.stream(side):
+                    slow = submit_additions(one, 4)
+                    y = slow + x
+                    torch.hologram.flush()
+                del x
+                others = [torch.full((size,), 7.0, device="hologram") for _ in range(8)]
+                torch.hologram.flush()
+                assert not side.query()
+                assert torch.equal(y.cpu(), torch.full((size,), 8.0))
+                for other in others:
+                    assert torch.equal(other.cpu(), torch.full((size,), 7.0))
+            """,
+            HOLOGRAM_POISON_FREED=1,
+            **LATE,
+        )
+
+    def test_freed_memory_is_poisoned_after_the_work_that_used_it(self):
+        run_on_cuda(
+            """
+            x = torch.ones(100_000, device="hologram")
+            torch.hologram.synchronize()
+            place = x.data_ptr()
+            y = submit_additions(x, 1)
+            del x
+            z = torch.empty(100_000, device="hologram")
+            assert z.data_ptr() == place
+            assert z.isnan().all().item()
+            assert y.sum().item() == 200_000
+            """,
+            HOLOGRAM_POISON_FREED=1,
+            **LATE,
+        )
+
+    def test_what_is_free(self):
+        run_on_cuda(
+            """
+            free, total = torch.hologram.mem_get_info(0)
+            assert total == 256 << 20 and free <= total, (free, total)
+            x = torch.ones(25 << 20, device="hologram")  # 100 MiB
+            assert torch.hologram.mem_get_info(0)[0] <= free - (100 << 20)
+            assert torch.hologram.mem_get_info(1)[0] > 200 << 20
+            del x
+            torch.hologram.empty_cache()
+            assert torch.hologram.mem_get_info(0)[0] >= free - (8 << 20)
+            """,
+            HOLOGRAM_TEST_CUDA_MEGABYTES=256,
+        )
+
+    def test_partial_results_grow(self):
+        """Memory of a stream's kernels is replaced while those before are at work."""
+        run_on_cuda(
+            """
+            import threading
+            def work():
+                with torch.hologram.stream(torch.hologram.Stream()):
+                    results = []
+                    for rows in (1, 3, 9, 30, 90):
+                        x = torch.ones(rows, 20_000, device="hologram")
+                        results.append((x.sum(), x.cumsum(1).amax()))
+                        torch.hologram.flush()
+                    for rows, (total, most) in zip((1, 3, 9, 30, 90), results):
+                        assert (total.item(), most.item()) == (rows * 20_000, 20_000), rows
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            """,
+            HOLOGRAM_POISON_FREED=1,
+            HOLOGRAM_TEST_CUDA_DELAY=2000,
+        )
+
+
+class TestProcess(HologramTestCase):
+    @parametrize("end", ["pass", "os._exit(0)", "sys.exit(0)"])
+    def test_exit_with_work_in_flight(self, end):
+        run_on_cuda(
+            f"""
+            import os, sys
+            values = []
+            for _ in range(3):
+                with torch.hologram.stream(torch.hologram.Stream()):
+                    values.append(submit_additions(torch.ones(1000, device="hologram"), 5))
+                    values.append(values[-1] + 1)
+            event = torch.hologram.Event()
+            event.record()
+            {end}
+            """,
+            **LATE,
+        )
+
+    def test_fork_with_work_in_flight(self):
+        run_on_cuda(
+            """
+            import os
+            event = torch.hologram.Event(enable_timing=True)
+            values = []
+            for _ in range(3):
+                with torch.hologram.stream(torch.hologram.Stream()):
+                    x = submit_additions(torch.ones(1000, device="hologram"), 3)
+                    values.append(x + 1)
+                    event.record()
+            pinned = torch.ones(5).pin_memory()
+            child = os.fork()
+            if child == 0:
+                del x, event, pinned  # is still allowed
+                try:
+                    values[0] + 1
+                except RuntimeError as error:
+                    os._exit(0 if "fork" in str(error) else 1)
+                os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+            assert [x[3].item() for x in values] == [5] * 3
+            event.synchronize()
+            """,
+            **LATE,
+        )
+
+    def test_fork_before_a_device_is_used(self):
+        """Importing torch asks nobody which devices there are: the driver is no child's then."""
+        run_on_cuda(
+            """
+            import os
+            def in_child(call):
+                child = os.fork()
+                if child == 0:
+                    os._exit(call())
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            def use():
+                return int(torch.ones(3, device="hologram").sum().item() != 3)
+            def refused():
+                text = message(use)
+                return int("Cannot use CUDA in a child of a process that has asked" not in text)
+            assert "libcuda" not in open("/proc/self/maps").read()
+            in_child(use)
+            assert torch.hologram.is_available()
+            in_child(refused)
+            assert use() == 0
+            """
+        )
+
+    def test_what_info_prints(self):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch_hologram", "info"],
+            env={**os.environ, "HOLOGRAM_BACKENDS": "cuda,cpu"} | build_driver(),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.assertRegex(
+            done.stdout,
+            r"hologram:0  cuda, simulated GPU 0\n\s+4 \w+\n\s+8\.0 GiB\n(.*\n)*"
+            r"hologram:1  cuda, simulated GPU 1\n(.*\n)*hologram:2  cpu",
+        )
+        self.assertRegex(done.stdout, r"HOLOGRAM_CUDA_KERNELS\s+'\S+/build/cuda/kernels'")
+
+
+instantiate_parametrized_tests(TestCopies)
+instantiate_parametrized_tests(TestProcess)
+
+if __name__ == "__main__":
+    run_tests()
