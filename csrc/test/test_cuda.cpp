@@ -49,6 +49,13 @@ TEST(cuda_kernels_are_those_of_the_nearest_older_gpu) {
   CHECK_EQ(folder.chosen(7, 0), std::string());
 }
 
+TEST(cuda_kernels_lie_where_the_environment_says) {
+  CHECK_EQ(std::filesystem::path(cuda::kernel_folder()).filename(), std::string("kernels"));
+  ::setenv("HOLOGRAM_CUDA_KERNELS", "/somewhere", 1);
+  CHECK_EQ(cuda::kernel_folder(), std::string("/somewhere"));
+  ::unsetenv("HOLOGRAM_CUDA_KERNELS");
+}
+
 TEST(cuda_kernels_of_a_folder_that_is_not_there) {
   const Folder folder;
   CHECK_EQ(cuda::kernel_file(folder.path() / "none", "cold", 9, 0), std::string());
