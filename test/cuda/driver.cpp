@@ -230,9 +230,10 @@ Status cuCtxGetCurrent(Context* context) {
 
 Status cuCtxSetCurrent(Context context) {
   return with_driver([&] {
+    if (context == nullptr) return kInvalidContext;
     auto& contexts = simulated_cuda::contexts();
     if (!contexts.empty()) contexts.pop_back();
-    if (context != nullptr) contexts.push_back(context);
+    contexts.push_back(context);
     return kSuccess;
   });
 }
