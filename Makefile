@@ -201,19 +201,15 @@ test-asan: $(EVERYTHING) ## The Python tests, the extension under AddressSanitiz
 
 test-sanitizers: test-core test-tsan test-asan ## All three
 
+# With the torch of that machine, which has to be built for CUDA: no environment is made.
 test-cuda: ## Build for this machine's GPU, run tests on it, write benchmarks/results/GPU.md (SUBSET: which)
-	$(if $(wildcard $(PY)),$(PY),python3) tools/test_cuda.py $(if $(SUBSET),--subset $(SUBSET))
+	$(PYTHON) tools/test_cuda.py $(if $(SUBSET),--subset $(SUBSET)) $(ARGS)
 
 test-programs: $(EVERYTHING) ## A million random programs, fused and eager: half an hour (ARGS="SEED --count N": others)
 	nice $(PY) test/programs --jobs $(JOBS) $(or $(ARGS),--count 1000000 0)
 
 test-mutants: $(EVERYTHING) ## Plant bugs in the stream, one at a time: the tests have to catch each
 	$(PY) tools/mutants.py -n $(JOBS) $(ARGS)
-
-# With the torch of that machine, which has to be built for CUDA: no environment is made.
-test-cuda: ## On a machine with an NVIDIA GPU: build for its torch, run what needs the GPU
-	$(PYTHON) setup.py -q build_ext --inplace
-	$(PYTHON) -m pytest test --ignore=test/conformance -m cuda $(ARGS)
 
 # Only pip of the developer's environment is used: every version has an environment of its own.
 test-matrix: $(call needs,build) ## Build and test with every supported torch, build with the newest (VERSIONS)
@@ -297,5 +293,5 @@ help: ## Print this list
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
-        test-gpu-kernels test-cuda test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
+        test-gpu-kernels test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-models docs check-docs conformance clean distclean help

@@ -5,7 +5,8 @@ usage: make test-cuda [SUBSET="name ..."]
 
 Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with the build), `python`
 (every Python test but those about other backends), `forward` (the conformance units of the forward
-phase), `conformance` (all of them), or files of tests. Python and torch are those that run this
+phase), `conformance` (all of them), `marked` (what exchanges memory with CuPy, JAX and CUDA
+tensors, with hologram on the CPU), or files of tests. Python and torch are those that run this
 program: nothing is installed. The result is a line for each subset in benchmarks/results/GPU.md,
 which is written also where the run is stopped or its time is over, and a file with every failure,
 build/test-cuda/failures.txt.
@@ -45,6 +46,8 @@ def files_of(subset: str) -> list[str]:
     if subset == "chosen":
         paths = [ROOT / "test" / f"test_{name}.py" for name in CHOSEN]
         return [str(path.relative_to(ROOT)) for path in paths if path.exists()]
+    if subset == "marked":
+        return ["test", "--ignore=test/conformance"]
     if subset == "python":
         left_out = [f"--ignore=test/test_{name}.py" for name in OTHERS]
         return ["test", "--ignore=test/conformance", *left_out]
@@ -83,7 +86,7 @@ def run(subset: str, processes: int, seconds: float) -> str:
     log = FOLDER / f"{subset.replace('/', '_')}.log"
     environment = {
         **os.environ,
-        "HOLOGRAM_BACKENDS": "cuda",
+        "HOLOGRAM_BACKENDS": "cpu" if subset == "marked" else "cuda",
         "HOLOGRAM_TEST_FAILURES": str(FOLDER / "failures.txt"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(
@@ -92,7 +95,7 @@ def run(subset: str, processes: int, seconds: float) -> str:
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "note_failures", "-n", str(processes), "--dist", "worksteal"]
-    command += ["-m", "not full", *files_of(subset)]
+    command += ["-m", "cuda" if subset == "marked" else "not full", *files_of(subset)]
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -116,14 +119,12 @@ def run(subset: str, processes: int, seconds: float) -> str:
 
 
 def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or os.environ.get("HOLOGRAM_COMMIT", "unknown")
+    """HOLOGRAM_COMMIT where the tree is a copy, else what git says."""
+    if "HOLOGRAM_COMMIT" in os.environ:
+        return os.environ["HOLOGRAM_COMMIT"]
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def write(gpu: str, subset: str, line: str) -> Path:
