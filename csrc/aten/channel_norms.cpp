@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "aten/block.h"
+#include "aten/delegate_target.h"
 #include "aten/folding.h"
 #include "aten/norms.h"
 #include "aten/overloads.h"
@@ -491,13 +492,19 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
   return true;
 }
 
+// Other devices' kernels ask for contiguous tensors, where the CPU's read channels last.
+Tensor as_delegated(const Tensor& tensor) {
+  return target_of(tensor.device().index()).is_cpu() ? tensor : tensor.contiguous();
+}
+
 Three group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                  int64_t samples, int64_t channels, int64_t inner, int64_t groups, double eps) {
   static Service here("aten::native_group_norm", "");
   Three results;
   if (!record_group_norm(input, weight, bias, Groups::of(input, samples, channels, inner, groups),
                          eps, results)) {
-    return here.delegate.three(input, weight, bias, samples, channels, inner, groups, eps);
+    return here.delegate.three(as_delegated(input), weight, bias, samples, channels, inner, groups,
+                               eps);
   }
   note_native(here.counter);
   return results;
@@ -587,8 +594,8 @@ Three group_norm_backward(const Tensor& grad, const Tensor& input, const Tensor&
   if (!record_group_norm_backward(grad, input, mean, scale, weight,
                                   Groups::of(input, samples, channels, inner, groups), wanted,
                                   results)) {
-    return here.delegate.three(grad, input, mean, scale, weight, samples, channels, inner, groups,
-                               wanted);
+    return here.delegate.three(as_delegated(grad), as_delegated(input), mean, scale, weight,
+                               samples, channels, inner, groups, wanted);
   }
   note_native(here.counter);
   return results;

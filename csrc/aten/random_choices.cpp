@@ -10,6 +10,7 @@
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 
@@ -90,7 +91,7 @@ void order(const int64_t* keys, int64_t count, int64_t* numbers) {
 Tensor& randperm_out(int64_t n, Generator generator, Tensor& result) {
   static Service here("aten::randperm", "generator_out");
   const ScalarType type = result.scalar_type();
-  if (n < 0 || !is_numbered(type) || !is_ours(result) || !records_calls(result.device().index())) {
+  if (n < 0 || !is_numbered(type) || !is_ours(result)) {
     here.delegate(n, generator, result);
     return result;
   }
@@ -101,14 +102,18 @@ Tensor& randperm_out(int64_t n, Generator generator, Tensor& result) {
   if (n != 0) {
     Tensor keys = at::empty({n}, result.options().dtype(at::kLong));
     keys.random_(std::numeric_limits<int64_t>::min(), std::nullopt, std::move(generator));
-    const Tensor numbers =
-        type == at::kLong && result.is_contiguous() && is_recordable(result, device)
-            ? result
-            : at::empty({n}, keys.options());
-    record_kernel("aten::randperm", {&keys}, numbers, [n](at::ArrayRef<Tensor> on_cpu) {
-      order(on_cpu[0].const_data_ptr<int64_t>(), n, on_cpu[1].mutable_data_ptr<int64_t>());
-    });
-    if (!numbers.is_same(result)) result.copy_(numbers);
+    if (!records_calls(device)) {  // a vendor's sort gives the same order
+      result.copy_(std::get<1>(at::sort(keys, /*stable=*/true, /*dim=*/-1, /*descending=*/false)));
+    } else {
+      const Tensor numbers =
+          type == at::kLong && result.is_contiguous() && is_recordable(result, device)
+              ? result
+              : at::empty({n}, keys.options());
+      record_kernel("aten::randperm", {&keys}, numbers, [n](at::ArrayRef<Tensor> on_cpu) {
+        order(on_cpu[0].const_data_ptr<int64_t>(), n, on_cpu[1].mutable_data_ptr<int64_t>());
+      });
+      if (!numbers.is_same(result)) result.copy_(numbers);
+    }
   }
   note_native(here.counter);
   return result;
