@@ -15,6 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+# Where torch's CUDA kernels run for the device they are compared with the CPU's. At once: what
+# torch's own tests use forbids it later.
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+
 
 def parse_shard(text: str) -> tuple[int, int]:
     """(i, n) for "i/n"; raises pytest.UsageError unless 1 <= i <= n."""

@@ -7,6 +7,9 @@ A unit is (database, entry, dtype) and is run in phases. The rules, all strict:
 * It fails with the CPU in the device's place too: the test says nothing about the device, the unit
   is "not judged". It is a test failure unless UNJUDGED lists it.
 * It is listed and the reason is gone: a test failure, so that the lists stay true.
+* On a device whose operators run the kernels of a vendor's device, CUDA's, and with that device in
+  its place the unit fails too: "not judged". What the vendor's device does not have, or does
+  otherwise than the CPU, the device has and does likewise.
 """
 
 from __future__ import annotations
@@ -89,6 +92,10 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         if why_expected is not None:
             record("expected_failure", reason=why_expected, error=_one_line(error))
             pytest.xfail(why_expected)
+        vendor_error = _vendor_error(run)
+        if vendor_error is not None:
+            record("unjudged", reason=f"the vendor's device: {_one_line(vendor_error)}")
+            pytest.xfail(f"not judged: the vendor's device fails: {_one_line(vendor_error)}")
         record("failed", error=_one_line(error))
         raise
     if why_expected is not None:
@@ -124,6 +131,23 @@ def _error_of(run: Callable[[torch.device], Any], device: torch.device) -> Excep
     except Exception as error:
         return error
     return None
+
+
+def _vendor_error(run: Callable[[torch.device], Any]) -> Exception | None:
+    """What the unit raises on the device whose kernels the device's operators run.
+
+    None where these are the CPU's, or where torch itself has no verdict: autograd works on one
+    accelerator of a process alone (docs/installed.md).
+    """
+    if config.DEVICE == "cpu":
+        return None
+    from torch_hologram import _C
+
+    vendor = torch.device(_C.delegate_target(0)[1])
+    if vendor.type == "cpu":
+        return None
+    error = _error_of(run, vendor)
+    return None if error is not None and "INTERNAL ASSERT" in str(error) else error
 
 
 def _runs_in_eager_mode_too(key: Key) -> bool:
