@@ -5,13 +5,11 @@ As a program it makes what a process needs, for `make test-cuda-driver`.
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
 import textwrap
 from pathlib import Path
 
 from common import ROOT, run_python
-from sim_device import PRELUDE
+from sim_device import PRELUDE, made
 
 from torch_hologram import _C
 
@@ -35,18 +33,7 @@ def write_kernels(folder: Path, **others: str | None) -> str:
 
 def build_driver() -> dict[str, str]:
     """Brings the driver up to date; the variables with which a process uses it."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the processes that share the tests
-        done = subprocess.run(
-            ["make", "-s", "build/cuda/libcuda.so.1"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stdout + done.stderr)
+    with made(FOLDER / "libcuda.so.1"):
         kernels = write_kernels(FOLDER / "kernels")
     return {"LD_LIBRARY_PATH": str(FOLDER), "HOLOGRAM_CUDA_KERNELS": kernels}
 

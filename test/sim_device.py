@@ -8,6 +8,9 @@ import os
 import re
 import subprocess
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from common import ROOT, run_python
@@ -15,22 +18,42 @@ from common import ROOT, run_python
 FOLDER = ROOT / "build" / "sim"
 
 
-def build_sim() -> str:
-    """The folder of the simulated device's library, which is brought up to date."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / ".lock").open("w") as lock:
+@contextmanager
+def made(target: Path) -> Iterator[None]:
+    """A library of the Makefile's, brought up to date; no other process is at it meanwhile."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one of the processes that share the tests
         done = subprocess.run(
-            ["make", "-s", "build/sim/libhologram_sim.so"],
+            ["make", "-s", str(target.relative_to(ROOT))],
             cwd=ROOT,
             capture_output=True,
             text=True,
             check=False,
         )
-    if done.returncode != 0:
-        raise RuntimeError(done.stdout + done.stderr)
-    return str(FOLDER)
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout + done.stderr)
+        yield
 
+
+def build_sim() -> str:
+    """The folder of the simulated device's library, which is brought up to date."""
+    with made(FOLDER / "libhologram_sim.so"):
+        return str(FOLDER)
+
+
+# Freed memory is poisoned after the work that still used it, before that of the next owner.
+FREED_MEMORY = """
+x = torch.ones(100_000, device="hologram")
+torch.hologram.synchronize()
+place = x.data_ptr()
+y = submit_additions(x, 1)
+del x
+z = torch.empty(100_000, device="hologram")
+assert z.data_ptr() == place
+assert z.isnan().all().item()
+assert y.sum().item() == 200_000
+"""
 
 # What programs may use: values that the queue works on for some time, and what a call raises.
 PRELUDE = """

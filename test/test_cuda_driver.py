@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common import ROOT, HologramTestCase
 from cuda_driver import KERNEL_FILES, LATE, build_driver, run_on_cuda, write_kernels
+from sim_device import FREED_MEMORY
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -499,21 +500,7 @@ class TestMemory(HologramTestCase):
         )
 
     def test_freed_memory_is_poisoned_after_the_work_that_used_it(self):
-        run_on_cuda(
-            """
-            x = torch.ones(100_000, device="hologram")
-            torch.hologram.synchronize()
-            place = x.data_ptr()
-            y = submit_additions(x, 1)
-            del x
-            z = torch.empty(100_000, device="hologram")
-            assert z.data_ptr() == place
-            assert z.isnan().all().item()
-            assert y.sum().item() == 200_000
-            """,
-            HOLOGRAM_POISON_FREED=1,
-            **LATE,
-        )
+        run_on_cuda(FREED_MEMORY, HOLOGRAM_POISON_FREED=1, **LATE)
 
     def test_what_is_free(self):
         run_on_cuda(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from common import ROOT, HologramTestCase
-from sim_device import LATE, build_sim, run_on_sim
+from sim_device import FREED_MEMORY, LATE, build_sim, run_on_sim
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -83,23 +83,7 @@ class TestMemoryOfItsOwn(HologramTestCase):
         )
 
     def test_freed_memory_is_poisoned(self):
-        """After the work that still used it, before that of the next owner."""
-        run_on_sim(
-            """
-            import torch
-            x = torch.ones(100_000, device="hologram")
-            torch.hologram.synchronize()
-            place = x.data_ptr()
-            y = submit_additions(x, 1)
-            del x
-            z = torch.empty(100_000, device="hologram")
-            assert z.data_ptr() == place
-            assert z.isnan().all().item()
-            assert y.sum().item() == 200_000
-            """,
-            HOLOGRAM_POISON_FREED=1,
-            **LATE,
-        )
+        run_on_sim(FREED_MEMORY, HOLOGRAM_POISON_FREED=1, **LATE)
 
     def test_arrays_over_buffers_are_refused(self):
         run_on_sim(
