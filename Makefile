@@ -263,6 +263,9 @@ bench-check: $(BUILT) $(call needs,demo) ## Measure again; fail where a committe
 	$(PY) benchmarks/device.py --check || missed=1; \
 	exit $$missed
 
+bench-cuda: ## On a machine with an NVIDIA GPU: single operators against torch's CUDA (ARGS)
+	$(PYTHON) benchmarks/cuda_operators.py $(ARGS)
+
 bench-models: $(BUILT) $(call needs,demo integrations models) ## Whole models against torch on the CPU (ARGS=--inductor: torch.compile too)
 	$(PY) benchmarks/models.py $(ARGS)
 
@@ -294,4 +297,4 @@ help: ## Print this list
 
 .PHONY: demo build wheel sdist test test-full test-core test-cuda test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
-        bench-models docs check-docs conformance clean distclean help
+        bench-cuda bench-models docs check-docs conformance clean distclean help
