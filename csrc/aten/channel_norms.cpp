@@ -492,9 +492,20 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
   return true;
 }
 
-// Other devices' kernels ask for contiguous tensors, where the CPU's read channels last.
+// Other devices' kernels ask for contiguous tensors, where the CPU's read channels last, and give
+// such.
+bool is_contiguous_only(const Tensor& tensor) {
+  return !target_of(tensor.device().index()).is_cpu();
+}
 Tensor as_delegated(const Tensor& tensor) {
-  return target_of(tensor.device().index()).is_cpu() ? tensor : tensor.contiguous();
+  return is_contiguous_only(tensor) ? tensor.contiguous() : tensor;
+}
+Three like_input(Three results, const Tensor& input) {
+  Tensor& first = std::get<0>(results);
+  if (is_contiguous_only(input) && first.defined()) {
+    first = first.contiguous(input.suggest_memory_format());
+  }
+  return results;
 }
 
 Three group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
@@ -503,8 +514,9 @@ Three group_norm(const Tensor& input, const OptionalTensor& weight, const Option
   Three results;
   if (!record_group_norm(input, weight, bias, Groups::of(input, samples, channels, inner, groups),
                          eps, results)) {
-    return here.delegate.three(as_delegated(input), weight, bias, samples, channels, inner, groups,
-                               eps);
+    return like_input(here.delegate.three(as_delegated(input), weight, bias, samples, channels,
+                                          inner, groups, eps),
+                      input);
   }
   note_native(here.counter);
   return results;
@@ -594,8 +606,9 @@ Three group_norm_backward(const Tensor& grad, const Tensor& input, const Tensor&
   if (!record_group_norm_backward(grad, input, mean, scale, weight,
                                   Groups::of(input, samples, channels, inner, groups), wanted,
                                   results)) {
-    return here.delegate.three(as_delegated(grad), as_delegated(input), mean, scale, weight,
-                               samples, channels, inner, groups, wanted);
+    return like_input(here.delegate.three(as_delegated(grad), as_delegated(input), mean, scale,
+                                          weight, samples, channels, inner, groups, wanted),
+                      input);
   }
   note_native(here.counter);
   return results;
