@@ -493,9 +493,9 @@ bool record_group_norm(const Tensor& input, const OptionalTensor& weight,
 }
 
 // Other devices' kernels ask for contiguous tensors, where the CPU's read channels last, and give
-// such.
+// such. A tensor may be another device's, which the call refuses.
 bool is_contiguous_only(const Tensor& tensor) {
-  return !target_of(tensor.device().index()).is_cpu();
+  return tensor.device().type() == kHologram && !target_of(tensor.device().index()).is_cpu();
 }
 Tensor as_delegated(const Tensor& tensor) {
   return is_contiguous_only(tensor) ? tensor.contiguous() : tensor;
