@@ -57,8 +57,8 @@ const gpu::PieceCode* Code::pieces(size_t pass) const {
     code.emplace();
     const Group& group = plan_.batches[pass].group;
     try {
-      if (gpu::take_apart(group)) {
-        *code = std::make_unique<const gpu::PieceCode>(group, kEmitted, kCold);
+      if (auto pieces = gpu::take_apart(group)) {
+        *code = std::make_unique<const gpu::PieceCode>(group, *std::move(pieces), kEmitted, kCold);
       }
     } catch (const Error&) {  // an operation that csrc/gpu refuses
     }

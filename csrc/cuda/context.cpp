@@ -11,15 +11,25 @@ namespace {
 // What the kernels are compiled for.
 constexpr int kLeastMajor = 7, kLeastMinor = 5;
 
+struct Identity {
+  DeviceNumber device = 0;
+  int major = 0, minor = 0;
+};
+
+// Without a context. Throws Error.
+Identity identify(int ordinal) {
+  const Driver& d = driver();
+  Identity its;
+  check(d.device_get(&its.device, ordinal), "cuDeviceGet");
+  check(d.device_attribute(&its.major, Attribute::major, its.device), "cuDeviceGetAttribute");
+  check(d.device_attribute(&its.minor, Attribute::minor, its.device), "cuDeviceGetAttribute");
+  return its;
+}
+
 // Why a GPU cannot be used; empty if it can.
 std::string objection(int ordinal) {
   try {
-    const Driver& d = driver();
-    DeviceNumber device = 0;
-    int major = 0, minor = 0;
-    check(d.device_get(&device, ordinal), "cuDeviceGet");
-    check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");
-    check(d.device_attribute(&minor, Attribute::minor, device), "cuDeviceGetAttribute");
+    const auto [device, major, minor] = identify(ordinal);
     if (major < kLeastMajor || (major == kLeastMajor && minor < kLeastMinor)) {
       return "whose device " + std::to_string(ordinal) + " has compute capability " +
              std::to_string(major) + "." + std::to_string(minor) + "; 7.5 or newer is needed";
@@ -52,11 +62,11 @@ Usable find_usable() {
 
 Gpu::Gpu(int ordinal) : ordinal(ordinal) {
   check_process();
-  const Driver& d = driver();
-  check(d.device_get(&device, ordinal), "cuDeviceGet");
-  check(d.device_attribute(&major, Attribute::major, device), "cuDeviceGetAttribute");
-  check(d.device_attribute(&minor, Attribute::minor, device), "cuDeviceGetAttribute");
-  check(d.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+  const Identity its = identify(ordinal);
+  device = its.device;
+  major = its.major;
+  minor = its.minor;
+  check(driver().retain_context(&context, device), "cuDevicePrimaryCtxRetain");
 }
 
 void give_context(const Gpu& gpu) {

@@ -24,10 +24,6 @@ constexpr size_t kMostKept = 64;
 // Passes that an error names, which may be of any of them.
 constexpr size_t kMostNamed = 8;
 
-constexpr size_t aligned(size_t bytes) {
-  return (bytes + gpu::kScratchAlignment - 1) / gpu::kScratchAlignment * gpu::kScratchAlignment;
-}
-
 Address address_of(const void* memory) {
   return reinterpret_cast<Address>(memory);
 }
@@ -169,7 +165,7 @@ bool Queue::run_planned(const Code& code, Plan&& plan) {
     if (loaded.back().function == nullptr) return false;
   }
   size_t bytes = launches.scratch_bytes;
-  for (const gpu::Launch& its : launches.list) bytes += aligned(its.table.size());
+  for (const gpu::Launch& its : launches.list) bytes += gpu::scratch_size(its.table.size());
   const std::lock_guard lock(mutex_);
   const Address memory = scratch(bytes);
   Address table = memory + launches.scratch_bytes;
@@ -181,7 +177,7 @@ bool Queue::run_planned(const Code& code, Plan&& plan) {
                   "copy", its.table.size());
     }
     launch(loaded[i], its, memory, table);
-    table += aligned(its.table.size());
+    table += gpu::scratch_size(its.table.size());
   }
   return true;
 }

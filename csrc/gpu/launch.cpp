@@ -65,9 +65,7 @@ class Planning {
   }
   size_t scratch(int64_t count, size_t size) {
     const size_t at = result_.scratch_bytes;
-    const size_t bytes = static_cast<size_t>(count) * size;
-    result_.scratch_bytes +=
-        (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    result_.scratch_bytes += scratch_size(static_cast<size_t>(count) * size);
     return at;
   }
 

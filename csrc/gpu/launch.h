@@ -52,6 +52,10 @@ struct Launches {
   size_t scratch_bytes = 0;  // from an address that is a multiple of kScratchAlignment
 };
 inline constexpr size_t kScratchAlignment = 256;
+// So that what comes after so many bytes of it is aligned, too.
+constexpr size_t scratch_size(size_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
 
 // Thread-safe.
 class GroupCode {

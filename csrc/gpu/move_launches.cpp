@@ -270,7 +270,7 @@ void MoveLaunches::fill(const char* name, Space space, std::vector<Argument> arg
 Argument MoveLaunches::scratch(int64_t count, size_t bytes) {
   const Argument its{nullptr, result_.scratch_bytes};
   const size_t size = static_cast<size_t>(count) * bytes;
-  result_.scratch_bytes += (size + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  result_.scratch_bytes += scratch_size(size);
   return its;
 }
 

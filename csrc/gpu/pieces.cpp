@@ -270,13 +270,9 @@ std::optional<Pieces> take_apart(const Group& group) {
   return pieces;
 }
 
-PieceCode::PieceCode(const Group& group, const Target& emitted, const Target& cold)
+PieceCode::PieceCode(const Group& group, Pieces pieces, const Target& emitted, const Target& cold)
     : operands_(group.operands),
-      pieces_([&] {
-        auto pieces = take_apart(group);
-        if (!pieces) throw Error("the group is not taken apart");
-        return std::move(*pieces);
-      }()),
+      pieces_(std::move(pieces)),
       target_(emitted),
       last_use_(pieces_.values.size(), 0) {
   for (size_t i = 0; i < pieces_.list.size(); ++i) {
@@ -309,14 +305,11 @@ Launches PieceCode::launches(const Binding& binding, const Available& available)
   std::vector<Part> parts(pieces_.values.size());
   std::vector<bool> taken(pieces_.values.size(), false);
   size_t bytes_of_values = 0;
-  const auto aligned = [](size_t bytes) {
-    return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-  };
   const auto take = [&](uint16_t value) {
     if (taken[value]) return;
     taken[value] = true;
     const size_t bytes =
-        aligned(static_cast<size_t>(binding.count) * dtype_size(pieces_.values[value]));
+        scratch_size(static_cast<size_t>(binding.count) * dtype_size(pieces_.values[value]));
     const auto found = std::ranges::find(free, bytes, &Part::bytes);
     if (found != free.end()) {
       parts[value] = *found;

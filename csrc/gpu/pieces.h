@@ -44,8 +44,8 @@ std::optional<Pieces> take_apart(const Group& group);
 // Thread-safe.
 class PieceCode {
  public:
-  // Throws Error for a group that is not taken apart, or that the target cannot run.
-  PieceCode(const Group& group, const Target& emitted, const Target& cold);
+  // Of a group and what it was taken apart into. Throws Error where the targets cannot run it.
+  PieceCode(const Group& group, Pieces pieces, const Target& emitted, const Target& cold);
 
   // Each piece by emitted kernels where these are there, else by cold ones. Throws Error where
   // neither will do.

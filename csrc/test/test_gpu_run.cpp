@@ -192,11 +192,12 @@ TEST(gpu_run_pieces) {
       return shape.columns == 0 ? scene.binding(pointers) : test::bind(scene, shape, pointers);
     };
     const auto add = [&](const Group& group, Scene scene, Shape shape) {
-      if (!gpu::take_apart(group)) return;
+      auto pieces = gpu::take_apart(group);
+      if (!pieces) return;
       try {
         gpu::Target cold = small_target(prelude);
         cold.cold = true;
-        codes.emplace_back(group, small_target(prelude), cold);
+        codes.emplace_back(group, *std::move(pieces), small_target(prelude), cold);
       } catch (const Error&) {
         return;  // f64, by Metal
       }
