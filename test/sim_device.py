@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ assert y.sum().item() == 200_000
 """
 
 # What programs may use: values that the queue works on for some time, and what a call raises.
-PRELUDE = """
+PRELUDE = '''
 import torch
 def message(call):
     try:
@@ -70,7 +71,39 @@ def submit_additions(x, times):
         x = x + 1
         torch.hologram.flush()
     return x
-"""
+
+def in_threads(work, count):
+    """Calls work(number) in so many threads; none may raise."""
+    import threading
+    errors = []
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+'''
+
+
+def after_host_access(variables: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """A process with these variables that has read the device's memory on the host."""
+    # AddressSanitizer would report the fault in place of the signal.
+    options = [os.environ.get("ASAN_OPTIONS", ""), "handle_segv=0"]
+    program = (
+        "import ctypes, torch; x = torch.ones(8, device='hologram'); "
+        "ctypes.c_float.from_address(x.data_ptr()).value"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | variables | {"ASAN_OPTIONS": ":".join(filter(None, options))},
+        capture_output=True,
+        check=False,
+    )
 
 
 def run_on_sim(program: str, backends: str = "sim", **env: object) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common import ROOT, HologramTestCase
 from cuda_driver import KERNEL_FILES, LATE, build_driver, run_on_cuda, write_kernels
-from sim_device import FREED_MEMORY
+from sim_device import FREED_MEMORY, after_host_access
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -367,34 +367,24 @@ class TestStreams(HologramTestCase):
     def test_threads_with_streams_of_their_own(self):
         run_on_cuda(
             """
-            import threading
             shared = [torch.arange(1000.0, device=f"hologram:{i}") for i in range(2)]
-            errors = []
             def work(number):
-                try:
-                    with torch.hologram.stream(torch.hologram.Stream(number % 2)):
-                        mine = torch.zeros(1000, device=f"hologram:{number % 2}")
-                        for step in range(60):
-                            mine = (mine + shared[number % 2] * number) * 0.5
-                            if step % 20 == number:
-                                torch.hologram.current_stream().synchronize()
-                            if step % 7 == 0:
-                                torch.hologram.Event(enable_timing=True).record()
-                            if step % 15 == 0:  # memory comes and goes
-                                mine = torch.cat([mine, torch.empty(1 << 19, device=mine.device)])
-                                mine = mine[:1000] + mine[:1000].cumsum(0) * 0
-                    expected = torch.zeros(1000)
+                with torch.hologram.stream(torch.hologram.Stream(number % 2)):
+                    mine = torch.zeros(1000, device=f"hologram:{number % 2}")
                     for step in range(60):
-                        expected = (expected + torch.arange(1000.0) * number) * 0.5
-                    assert torch.equal(mine.cpu(), expected), number
-                except BaseException as error:
-                    errors.append(error)
-            threads = [threading.Thread(target=work, args=(i,)) for i in range(5)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert not errors, errors
+                        mine = (mine + shared[number % 2] * number) * 0.5
+                        if step % 20 == number:
+                            torch.hologram.current_stream().synchronize()
+                        if step % 7 == 0:
+                            torch.hologram.Event(enable_timing=True).record()
+                        if step % 15 == 0:  # memory comes and goes
+                            mine = torch.cat([mine, torch.empty(1 << 19, device=mine.device)])
+                            mine = mine[:1000] + mine[:1000].cumsum(0) * 0
+                expected = torch.zeros(1000)
+                for step in range(60):
+                    expected = (expected + torch.arange(1000.0) * number) * 0.5
+                assert torch.equal(mine.cpu(), expected), number
+            in_threads(work, 5)
             """,
             HOLOGRAM_TEST_CUDA_DELAY=100,
         )
@@ -458,21 +448,7 @@ class TestStreams(HologramTestCase):
 
 class TestMemory(HologramTestCase):
     def test_the_host_faults(self):
-        variables = {"HOLOGRAM_BACKENDS": "cuda"} | build_driver()
-        # AddressSanitizer would report the fault in place of the signal.
-        options = [os.environ.get("ASAN_OPTIONS", ""), "handle_segv=0"]
-        variables["ASAN_OPTIONS"] = ":".join(filter(None, options))
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import ctypes, torch; x = torch.ones(8, device='hologram'); "
-                "ctypes.c_float.from_address(x.data_ptr()).value",
-            ],
-            env=os.environ | variables,
-            capture_output=True,
-            check=False,
-        )
+        done = after_host_access({"HOLOGRAM_BACKENDS": "cuda"} | build_driver())
         self.assertEqual(done.returncode, -signal.SIGSEGV, done.stderr)
 
     def test_it_is_freed_while_another_stream_uses_it(self):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 
 from common import ROOT, HologramTestCase
-from sim_device import FREED_MEMORY, LATE, build_sim, run_on_sim
+from sim_device import FREED_MEMORY, LATE, after_host_access, build_sim, run_on_sim
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -20,21 +17,7 @@ class TestMemoryOfItsOwn(HologramTestCase):
     """Memory that the host cannot touch: torch's CPU kernels run on copies."""
 
     def test_the_host_faults(self):
-        variables = {"HOLOGRAM_BACKENDS": "sim", "HOLOGRAM_BACKEND_PATH": build_sim()}
-        # AddressSanitizer would report the fault in place of the signal.
-        options = [os.environ.get("ASAN_OPTIONS", ""), "handle_segv=0"]
-        variables["ASAN_OPTIONS"] = ":".join(filter(None, options))
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import ctypes, torch; x = torch.ones(8, device='hologram'); "
-                "ctypes.c_float.from_address(x.data_ptr()).value",
-            ],
-            env=os.environ | variables,
-            capture_output=True,
-            check=False,
-        )
+        done = after_host_access({"HOLOGRAM_BACKENDS": "sim", "HOLOGRAM_BACKEND_PATH": build_sim()})
         self.assertEqual(done.returncode, -signal.SIGSEGV, done.stderr)
 
     def test_calls_count_as_copied(self):

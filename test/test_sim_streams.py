@@ -368,29 +368,19 @@ class TestStreamsOfTheSimulatedDevice(HologramTestCase):
     def test_threads_with_streams_of_their_own(self):
         run_on_sim(
             """
-            import threading
             shared = torch.arange(1000.0, device="hologram")
-            errors = []
             def work(number):
-                try:
-                    with torch.hologram.stream(torch.hologram.Stream()):
-                        mine = torch.zeros(1000, device="hologram")
-                        for step in range(100):
-                            mine = (mine + shared * number) * 0.5
-                            if step % 30 == number:
-                                torch.hologram.current_stream().synchronize()
-                    expected = torch.zeros(1000)
+                with torch.hologram.stream(torch.hologram.Stream()):
+                    mine = torch.zeros(1000, device="hologram")
                     for step in range(100):
-                        expected = (expected + torch.arange(1000.0) * number) * 0.5
-                    assert torch.equal(mine.cpu(), expected), number
-                except BaseException as error:
-                    errors.append(error)
-            threads = [threading.Thread(target=work, args=(i,)) for i in range(5)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert not errors, errors
+                        mine = (mine + shared * number) * 0.5
+                        if step % 30 == number:
+                            torch.hologram.current_stream().synchronize()
+                expected = torch.zeros(1000)
+                for step in range(100):
+                    expected = (expected + torch.arange(1000.0) * number) * 0.5
+                assert torch.equal(mine.cpu(), expected), number
+            in_threads(work, 5)
             assert shared.sum().item() == 499500
             """,
             HOLOGRAM_TEST_SIM_DELAY=100,
