@@ -6,7 +6,7 @@ docs/testing.md explains the terms.
 """
 
 import torch
-from common import BATCH_NORM_REFUSES_NO_EPS
+from about_torch import BATCH_NORM_REFUSES_NO_EPS
 
 # Where torch uses AVX-512 they differ; with AVX2 the same samples agree.
 NORMALIZE_ROUNDED_TWICE = (

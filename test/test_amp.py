@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from common import DELEGATED, FUSED_ADAGRAD_TAKES_AMP, HologramTestCase
+from about_torch import FUSED_ADAGRAD_TAKES_AMP
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,

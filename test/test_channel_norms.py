@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from common import GROUP_NORM_KEEPS_LAYOUTS, HologramTestCase
+from about_torch import GROUP_NORM_KEEPS_LAYOUTS
+from common import HologramTestCase
 from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,

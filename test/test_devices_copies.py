@@ -11,7 +11,7 @@ import itertools
 import warnings
 
 import torch
-from common import DTYPES
+from about_torch import DTYPES
 from multi_device import BOTH_WAYS, SeveralDevicesTestCase, in_processes_of_their_own
 from torch import nn
 from torch.testing._internal.common_utils import parametrize, run_tests

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from common import DELEGATED, FUSED_ADAGRAD_TAKES_AMP, HologramTestCase
+from about_torch import FUSED_ADAGRAD_TAKES_AMP
+from common import DELEGATED, HologramTestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,

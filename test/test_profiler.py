@@ -9,7 +9,8 @@ import tempfile
 import unittest
 
 import torch
-from common import TORCH, HologramTestCase, run_python
+from about_torch import TORCH
+from common import HologramTestCase, run_python
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.common_utils import run_tests
 

@@ -9,7 +9,8 @@ import warnings
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import FORK_RNG_MEANS_THE_ACCELERATOR, HologramTestCase, run_python, several_devices
+from about_torch import FORK_RNG_MEANS_THE_ACCELERATOR
+from common import HologramTestCase, run_python, several_devices
 from multi_device import BOTH_WAYS, ONE, ZERO, SeveralDevicesTestCase, in_processes_of_their_own
 from scipy import stats
 from torch import nn

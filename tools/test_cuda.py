@@ -7,9 +7,11 @@ Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with 
 (every Python test but those about other backends), `forward` (the conformance units of the forward
 phase), `conformance` (all of them), `marked` (what exchanges memory with CuPy, JAX and CUDA
 tensors, with hologram on the CPU), or files of tests. Python and torch are those that run this
-program: nothing is installed. The result is a line for each subset in benchmarks/results/GPU.md,
-which is written also where the run is stopped or its time is over, and a file with every failure,
-build/test-cuda/failures.txt.
+program: nothing is installed. Units of conformance that fail are run once more on torch's own CUDA
+device, in processes without the package: those that fail there too are not judged. The result is a
+line for each subset in benchmarks/results/GPU.md, which is written also where the run is stopped or
+its time is over, and files in build/test-cuda: SUBSET.failures.txt with every failure,
+SUBSET.judged.txt with the units of them that torch's own device passes.
 """
 
 from __future__ import annotations
@@ -81,21 +83,60 @@ def closing_line(log: Path) -> str:
     return f"stopped: {marks.count('.')} passed, {failed} failed by then"
 
 
+def failures(path: Path) -> list[str]:
+    """The tests of a file of failures, in order, each once."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return list(dict.fromkeys(line.split(" [")[0] for line in lines))
+
+
 def run(subset: str, processes: int, seconds: float) -> str:
-    """Runs a subset for so long at most, and returns pytest's closing line."""
-    log = FOLDER / f"{subset.replace('/', '_')}.log"
+    """Runs a subset for so long at most, and returns pytest's closing line, with how many of the
+    failures of conformance are not judged."""
+    name = subset.replace("/", "_")
+    failed = FOLDER / f"{name}.failures.txt"
+    failed.unlink(missing_ok=True)
+    end = time.monotonic() + seconds
+    backends = "cpu" if subset == "marked" else "cuda"
+    marked = "cuda" if subset == "marked" else "not full"
+    variables = {"HOLOGRAM_BACKENDS": backends, "HOLOGRAM_TEST_FAILURES": str(failed)}
+    line = run_tests(name, ["-m", marked, *files_of(subset)], variables, processes, end)
+    units = [test for test in failures(failed) if test.startswith("test/conformance/")]
+    if not units:
+        return line
+    own = {
+        test: test.replace("PRIVATEUSE1", "CUDA").replace("_hologram_", "_cuda_") for test in units
+    }
+    only, judged = FOLDER / f"{name}.units.txt", FOLDER / f"{name}.own.failures.txt"
+    judged.unlink(missing_ok=True)
+    only.write_text("".join(f"{test}\n" for test in own.values()))
+    variables = {
+        "HOLOGRAM_TEST_DEVICE": "cuda",
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "HOLOGRAM_TEST_ONLY": str(only),
+        "HOLOGRAM_TEST_FAILURES": str(judged),
+    }
+    run_tests(f"{name}.own", ["test/conformance"], variables, processes, end)
+    theirs = set(failures(judged))
+    left = [test for test in units if own[test] not in theirs]
+    (FOLDER / f"{name}.judged.txt").write_text("".join(f"{test}\n" for test in left))
+    return f"{line}; of the failed units {len(units) - len(left)} fail on torch's own cuda too"
+
+
+def run_tests(
+    name: str, arguments: list[str], variables: dict[str, str], processes: int, end: float
+) -> str:
+    """Runs pytest until `end` at most, its output in NAME.log; returns its closing line."""
+    log = FOLDER / f"{name}.log"
     environment = {
         **os.environ,
-        "HOLOGRAM_BACKENDS": "cpu" if subset == "marked" else "cuda",
-        "HOLOGRAM_TEST_FAILURES": str(FOLDER / "failures.txt"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH")])
         ),
+        **variables,
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-p", "note_failures", "-n", str(processes), "--dist", "worksteal"]
-    command += ["-m", "cuda" if subset == "marked" else "not full", *files_of(subset)]
+    command += ["-p", "note_failures", "-n", str(processes), "--dist", "worksteal", *arguments]
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -105,11 +146,10 @@ def run(subset: str, processes: int, seconds: float) -> str:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        end = time.monotonic() + seconds
         try:
             while process.poll() is None and time.monotonic() < end:
                 time.sleep(1)
-                print(f"\r{subset}: {log.stat().st_size} bytes of log", end="", flush=True)
+                print(f"\r{name}: {log.stat().st_size} bytes of log", end="", flush=True)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -162,7 +202,6 @@ def main() -> int:
     for subset in arguments.subset:
         files_of(subset)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "failures.txt").unlink(missing_ok=True)
     major, minor = torch.cuda.get_device_capability()
     if not arguments.no_build:
         build(f"{major}{minor}")

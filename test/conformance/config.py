@@ -1,8 +1,10 @@
 """What the suite runs on and how much of it: every environment variable is read here.
 
-HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default) or "cpu". With "cpu" the suite
-                           judges itself: every unit that fails must be listed in UNJUDGED of
-                           expected_failures.py.
+HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default), "cpu" or a vendor's, "cuda".
+                           With "cpu" the suite judges itself: every unit that fails must be listed
+                           in UNJUDGED of expected_failures.py. With "cuda" it says which units
+                           torch's own device passes: the package is not loaded, since torch's
+                           autograd works on one accelerator of a process, and nothing is listed.
 HOLOGRAM_TEST_FULL=1       every dtype an entry supports instead of DEFAULT_DTYPES, every sample.
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
 HOLOGRAM_TEST_SIM_EMITTED  "later": the simulated device computes on cold GPU kernels, until the
@@ -22,7 +24,10 @@ JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
 KERNELS_COME_LATER = os.environ.get("HOLOGRAM_TEST_SIM_EMITTED") == "later"
 TIMEOUT_SECONDS = float(os.environ.get("HOLOGRAM_TEST_TIMEOUT", "300"))
 
-if DEVICE != "cpu":
+IS_VENDORS = DEVICE not in ("hologram", "cpu")
+if IS_VENDORS and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0":
+    raise RuntimeError(f"TORCH_DEVICE_BACKEND_AUTOLOAD=0 is needed to test torch's {DEVICE}")
+if DEVICE == "hologram":
     # Before torch.testing._internal looks which devices there are, and not by autoload alone: an
     # error inside that would leave no device and therefore no tests.
     import torch_hologram  # noqa: F401

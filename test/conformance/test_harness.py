@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from common import DTYPES, HAS_LINEAR_CROSS_ENTROPY
+from about_torch import DTYPES, HAS_LINEAR_CROSS_ENTROPY
 from expected_failures import EXPECTED, REFEREED, UNJUDGED
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
