@@ -104,7 +104,7 @@ def run(subset: str, processes: int, seconds: float) -> str:
     if not units:
         return line
     own = {
-        test: test.replace("PRIVATEUSE1", "CUDA").replace("_hologram_", "_cuda_") for test in units
+        test: test.replace("HOLOGRAM", "CUDA").replace("_hologram_", "_cuda_") for test in units
     }
     only, judged = FOLDER / f"{name}.units.txt", FOLDER / f"{name}.own.failures.txt"
     judged.unlink(missing_ok=True)
