@@ -1,8 +1,8 @@
 """Hooks of every test.
 
 HOLOGRAM_TEST_SHARD=i/n leaves the i-th of n parts of them, 1 <= i <= n. Where torch finds no NVIDIA
-GPU those marked `cuda` are left out; where the host cannot touch the device's memory, those marked
-`host_memory`, whose number is printed.
+GPU those marked `cuda` are left out. What the device is leaves out others, whose numbers are
+printed: `left_out` says which.
 """
 
 from __future__ import annotations
@@ -40,7 +40,35 @@ def shard_of(test_id: str, count: int) -> int:
 
 
 SHARD = pytest.StashKey[tuple[int, int]]()
-ON_HOST_MEMORY = pytest.StashKey[int]()
+# Of each marker that leaves tests out here, how many.
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+
+
+def left_out() -> dict[str, str]:
+    """The markers whose tests are left out on this machine, each with what is printed of them."""
+    if not hasattr(torch, "hologram"):  # where torch's own devices are tested
+        return {}
+    from common import CUDA_KERNELS, GPUS, HOST_MEMORY
+
+    name = torch.hologram.get_device_name(0)
+    found = {}
+    if not HOST_MEMORY:
+        found["host_memory"] = (
+            "about device memory that the host can touch were left out: "
+            f"it cannot touch that of {name}"
+        )
+    if CUDA_KERNELS:
+        found["cpu_kernels"] = (
+            "about what torch's CPU kernels do that its CUDA kernels do otherwise were left out: "
+            f"those run for {name}"
+        )
+        found["device_assert"] = (
+            "that make a CUDA kernel assert were left out: it would take "
+            f"{name} from the process (test/test_cuda_faults.py has them in processes of their own)"
+        )
+    if GPUS == 1:
+        found["two_gpus"] = f"that need 2 GPUs were left out: there is one, {name}"
+    return found
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -63,17 +91,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     index, count = config.stash[SHARD]
-    # Where torch's own devices are tested the package is not loaded.
-    own_memory = (
-        hasattr(torch, "hologram") and not torch.hologram.get_device_properties(0).host_addressable
-    )
+    reasons = left_out()
+
+    def marker_of(item: pytest.Item) -> str | None:
+        """The first that leaves it out."""
+        return next((name for name in reasons if item.get_closest_marker(name) is not None), None)
 
     def runs(item: pytest.Item) -> bool:
         if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
             return False
-        if own_memory and item.get_closest_marker("host_memory") is not None:
-            return False
-        return shard_of(item.nodeid, count) == index
+        return marker_of(item) is None and shard_of(item.nodeid, count) == index
 
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
@@ -82,25 +109,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
-    if own_memory:
-        count = sum(item.get_closest_marker("host_memory") is not None for item in left)
-        config.stash[ON_HOST_MEMORY] = count
-        if hasattr(config, "workeroutput"):
-            config.workeroutput["on_host_memory"] = count
+    markers = [marker_of(item) for item in left]
+    counts = {name: markers.count(name) for name in reasons}
+    config.stash[LEFT_OUT] = counts
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = counts
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     # All workers collect the same tests.
-    count = getattr(node, "workeroutput", {}).get("on_host_memory")
-    if count is not None:
-        node.config.stash[ON_HOST_MEMORY] = count
+    counts = getattr(node, "workeroutput", {}).get("left_out")
+    if counts is not None:
+        node.config.stash[LEFT_OUT] = counts
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    count = config.stash.get(ON_HOST_MEMORY, None)
-    if count is not None:
-        terminalreporter.write_line(
-            f"{count} tests about device memory that the host can touch were left out: "
-            f"it cannot touch that of {torch.hologram.get_device_name(0)}"
-        )
+    counts = config.stash.get(LEFT_OUT, {})
+    for name, reason in left_out().items() if counts else ():
+        if counts[name] or name == "host_memory":
+            terminalreporter.write_line(f"{counts[name]} tests {reason}")

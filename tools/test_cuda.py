@@ -103,9 +103,7 @@ def run(subset: str, processes: int, seconds: float) -> str:
     units = [test for test in failures(failed) if test.startswith("test/conformance/")]
     if not units:
         return line
-    own = {
-        test: test.replace("HOLOGRAM", "CUDA").replace("_hologram_", "_cuda_") for test in units
-    }
+    own = {test: test.replace("HOLOGRAM", "CUDA").replace("_hologram_", "_cuda_") for test in units}
     only, judged = FOLDER / f"{name}.units.txt", FOLDER / f"{name}.own.failures.txt"
     judged.unlink(missing_ok=True)
     only.write_text("".join(f"{test}\n" for test in own.values()))
