@@ -3,6 +3,7 @@
     python benchmarks/cuda_operators.py                     with 2^20 and 10^8 elements
     python benchmarks/cuda_operators.py --elements 1000000  with so many
     python benchmarks/cuda_operators.py --worst 10          print the ten slowest cells only
+    python benchmarks/cuda_operators.py --only pow softmax  of these operators
 
 Needs an NVIDIA GPU and a torch with CUDA. A cell is the time of ours over that of torch's, each the
 least of five means of ten calls that run one after the other; results are wanted, so ours is
@@ -132,6 +133,9 @@ def main() -> int:
     )
     parser.add_argument("--elements", type=int, nargs="+", default=[1 << 20, 100_000_000])
     parser.add_argument("--worst", type=int, help="so many cells, the slowest first")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=[name for name, _ in operators()]
+    )
     arguments = parser.parse_args()
     if not torch.cuda.is_available() or _C.device_backend(0) != "cuda":
         print("there is no GPU that torch and the package can use", file=sys.stderr)
@@ -143,6 +147,7 @@ def main() -> int:
             measure(name, operator, dtype, elements)
             for dtype in (torch.float32, torch.bfloat16)
             for name, operator in operators()
+            if arguments.only is None or name in arguments.only
         ]
         cells.sort(key=lambda cell: -cell.ratio)
         lines = [

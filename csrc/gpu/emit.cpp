@@ -15,6 +15,8 @@ namespace hologram::gpu {
 namespace {
 
 constexpr const char* kPlaceholder = "hg_@";
+// Elements of a scan that a thread loads before it stores one.
+constexpr unsigned kScanned = 8;
 
 std::string number(uint64_t n) {
   return std::to_string(n);
@@ -140,12 +142,12 @@ class Emitter {
   }
   bool needs(char which) const { return needed_.find(which) != std::string::npos; }
   // Declares what is needed of them, given the row.
-  std::string row_places() {
+  std::string row_places(const std::string& indent = "") {
     std::string text;
     if (!needs('m') && !needs('l')) return text;
     const std::string rows = parameter(Parameter::Kind::rows);
-    if (needs('m')) text += "  const " + index_ + " m = r % " + rows + ";\n";
-    if (needs('l')) text += "  const " + index_ + " l = r / " + rows + ";\n";
+    if (needs('m')) text += indent + "  const " + index_ + " m = r % " + rows + ";\n";
+    if (needs('l')) text += indent + "  const " + index_ + " l = r / " + rows + ";\n";
     return text;
   }
 
@@ -815,44 +817,74 @@ class Emitter {
 
   // ---- scans ----
 
+  // The type of a scan's running value.
+  static std::string running_type(const Node& scan) {
+    if ((dtype_bit(scan.dtype) & kHalves) != 0) return "hg_f32";
+    return (dtype_bit(scan.dtype) & kFloating) != 0 ? "hg_f64" : "hg_i64";
+  }
+  std::string running_start(const Node& scan) {
+    const std::string type = running_type(scan);
+    kernel_.needs_f64 = kernel_.needs_f64 || type == "hg_f64";
+    return type + "(" + (op_info(scan.op).identity == 1.0 ? "1" : "0") + ")";
+  }
+  // What is scanned, in the type of the running value.
+  std::string scanned(const Node& scan) {
+    const std::string type = running_type(scan);
+    return type == own_ ? use(scan.a) : "hg_convert<" + type + ">(" + use(scan.a) + ")";
+  }
+  // The value of a scan where the running value is y. Through its dtype, of a half one a float's
+  // rounding.
+  std::string of_running(const Node& scan, const std::string& y) const {
+    const std::string type = running_type(scan);
+    if (scan.dtype == own_dtype(type_)) {
+      return type == own_ ? y : "hg_convert<" + own_ + ">(" + y + ")";
+    }
+    return type == own_
+               ? rounded_text(y, type_, scan.dtype)
+               : "hg_convert<" + own_ + ">(hg_convert<" + type_text(scan.dtype) + ">(" + y + "))";
+  }
+
   void scan() {
+    if (is_tiled(step_) && variant_.team != Team::thread) return scan_tiles();
     depth_ = 1;
     const auto scans = nodes_of(nodes_, NodeKind::scan);
     const bool down = step_.axis == kMiddle;
     const std::string columns = parameter(Parameter::Kind::columns);
     const std::string rows = parameter(Parameter::Kind::rows);
-    const auto running = [&](const Node& node) -> std::string {
-      if ((dtype_bit(node.dtype) & kHalves) != 0) return "hg_f32";
-      return (dtype_bit(node.dtype) & kFloating) != 0 ? "hg_f64" : "hg_i64";
+    for (const uint16_t i : scans) {
+      line(running_type(nodes_[i]) + " " + fold(i) + " = " + running_start(nodes_[i]) + ";");
+    }
+    // A known number of elements at a time, which are all loaded before one of them is stored.
+    const std::string some = number(kScanned) + "u";
+    const std::string at = down ? "m" : "c", length = down ? rows : columns;
+    for (const uint16_t i : scans) {
+      line(running_type(nodes_[i]) + " " + fold(i) + "x[" + number(kScanned) + "];");
+    }
+    open("for (" + index_ + " begin = 0; begin < " + length + "; begin += " + some + ")");
+    const auto each = [&](const std::function<void()>& body) {
+      line("HG_UNROLL");
+      open("for (hg_u32 k = 0; k < " + some + "; ++k)");
+      line("const " + index_ + " " + at + " = begin + k;");
+      open("if (" + at + " < " + length + ")");
+      if (down) line("const " + index_ + " r = l * " + rows + " + m;");
+      line("const " + index_ + " e = r * " + columns + " + c;");
+      body();
+      close();
+      close();
     };
-    for (const uint16_t i : scans) {
-      const std::string type = running(nodes_[i]);
-      kernel_.needs_f64 = kernel_.needs_f64 || type == "hg_f64";
-      line(type + " " + fold(i) + " = " + type + "(" +
-           (op_info(nodes_[i].op).identity == 1.0 ? "1" : "0") + ");");
-    }
-    open(down ? "for (" + index_ + " m = 0; m < " + rows + "; ++m)"
-              : "for (" + index_ + " c = 0; c < " + columns + "; ++c)");
-    if (down) line("const " + index_ + " r = l * " + rows + " + m;");
-    line("const " + index_ + " e = r * " + columns + " + c;");
-    emit_all(scans);
-    for (const uint16_t i : scans) {
-      const Node& node = nodes_[i];
-      const std::string type = running(node);
-      const std::string x =
-          type == own_ ? use(node.a) : "hg_convert<" + type + ">(" + use(node.a) + ")";
-      line(fold(i) + " = " + apply(node.op, type, fold(i), x, type + "(0)") + ";");
-      std::string y = fold(i);
-      if (type != own_) y = "hg_convert<" + own_ + ">(" + y + ")";
-      // Through its dtype, of a half one a float's rounding.
-      if (node.dtype != own_dtype(type_)) {
-        y = type == own_ ? rounded_text(fold(i), type_, node.dtype)
-                         : "hg_convert<" + own_ + ">(hg_convert<" + type_text(node.dtype) + ">(" +
-                               fold(i) + "))";
+    each([&] {
+      emit_all(scans);
+      for (const uint16_t i : scans) line(fold(i) + "x[k] = " + scanned(nodes_[i]) + ";");
+    });
+    each([&] {
+      for (const uint16_t i : scans) {
+        const Node& node = nodes_[i];
+        const std::string type = running_type(node);
+        line(fold(i) + " = " + apply(node.op, type, fold(i), fold(i) + "x[k]", type + "(0)") + ";");
+        line("const " + own_ + " " + value(i) + " = " + of_running(node, fold(i)) + ";");
       }
-      line("const " + own_ + " " + value(i) + " = " + y + ";");
-    }
-    for (const uint16_t store : stores()) emit_store(nodes_[store]);
+      for (const uint16_t store : stores()) emit_store(nodes_[store]);
+    });
     close();
     std::string text = thread_text() + return_text("t");
     if (down) {
@@ -862,6 +894,123 @@ class Emitter {
       text += "  const " + index_ + " r = t;\n" + row_places();
     }
     body_ = text + body_;
+  }
+
+  // Some rows of a block, tile by tile: its first warp, a thread for each row, scans a tile in
+  // shared memory while the others load the next one and store the one before. An element comes
+  // after the one before it, in whatever type, so the fewer instructions a step of a row takes and
+  // the more blocks have rows, the better.
+  void scan_tiles() {
+    depth_ = 1;
+    const uint16_t i = nodes_of(nodes_, NodeKind::scan).front();
+    const Node& node = nodes_[i];
+    const std::string type = running_type(node);
+    const std::string start = running_start(node);
+    const ScanTile tile = scan_tile(variant_.team, type == "hg_f32");
+    const unsigned of_vec = type == "hg_f32" ? 4 : 2;
+    const unsigned vecs = tile.columns / of_vec;
+    const unsigned pitch = vecs + 1;  // so that rows begin in other banks
+    const std::string height = number(tile.rows) + "u", width = number(tile.columns) + "u";
+    const std::string of_row = number(pitch) + "u";
+    const unsigned of_thread = tile.rows * tile.columns / kTileThreads;
+    const std::string columns = parameter(Parameter::Kind::columns);
+    const std::string rows = parameter(Parameter::Kind::threads);
+    line("HG_SHARED(hg_u32x4, shared, " + number(3u * tile.rows * pitch) + ")");
+    line("HG_SHARED_PTR(hg_u32) const words = reinterpret_cast<HG_SHARED_PTR(hg_u32)>(shared);");
+    line("const " + index_ + " r0 = " + index_ + "(HG_BID) * " + height + ";");
+    line("const " + index_ + " tiles = (" + columns + " + " + number(tile.columns - 1) + "u) / " +
+         width + ";");
+    line(type + " " + fold(i) + " = " + start + ";");
+    open("for (" + index_ + " i = 0; i < tiles + 2u; ++i)");
+
+    open("if (HG_LID < HG_WARP)");
+    open("if (i - 1u < tiles && HG_LID < " + height + ")");
+    line("const hg_u32 first = (hg_u32((i - 1u) % 3u) * " + height + " + HG_LID) * " + of_row +
+         ";");
+    line("const " + index_ + " left = " + columns + " - (i - 1u) * " + width + ";");
+    line("const hg_u32 count = left < " + width + " ? hg_u32(left) : " + width + ";");
+    const auto each_vec = [&](const std::string& text) {
+      line("HG_UNROLL");
+      line("for (hg_u32 k = 0; k < 4u; ++k) " + text);
+    };
+    line("hg_vec<" + type + "> now[4], next[4];");
+    each_vec("now[k] = hg_vec_of<" + type + ">(shared[first + k]);");
+    open("for (hg_u32 at = 0; at * " + number(of_vec) + "u < count; at += 4u)");
+    line("const hg_u32 after = at + 4u < " + number(vecs) + "u ? at + 4u : 0u;");
+    each_vec("next[k] = hg_vec_of<" + type + ">(shared[first + after + k]);");
+    line("HG_UNROLL");
+    open("for (hg_u32 k = 0; k < 4u; ++k)");
+    line("HG_UNROLL");
+    open("for (hg_u32 q = 0; q < " + number(of_vec) + "u; ++q)");
+    line(fold(i) + " = " + apply(node.op, type, fold(i), "hg_vec_get(now[k], q)", type + "(0)") +
+         ";");
+    line("hg_vec_set(now[k], q, " + fold(i) + ");");
+    close();
+    line("shared[first + at + k] = hg_words_of(now[k]);");
+    line("now[k] = next[k];");
+    close();
+    close();
+    close();
+    close();
+
+    open("else");
+    line(type + " x[" + number(of_thread) + "];");
+    // Element k of a thread's in a tile.
+    const auto each = [&](const std::string& which, bool is_whole,
+                          const std::function<void()>& body) {
+      line("HG_UNROLL");
+      open("for (hg_u32 k = 0; k < " + number(of_thread) + "u; ++k)");
+      line("const hg_u32 j = HG_LID - HG_WARP + k * " + number(kTileThreads) + "u;");
+      line("const " + index_ + " r = r0 + j / " + width + ";");
+      line("const " + index_ + " c = " + which + " * " + width + " + j % " + width + ";");
+      if (!is_whole) open("if (r < " + rows + " && c < " + columns + ")");
+      const size_t begin = body_.size();
+      needed_.clear();
+      body();
+      const std::string indent(2 * (depth_ - 1), ' ');
+      std::string places = row_places(indent);
+      if (needs('e')) {
+        places += indent + "  const " + index_ + " e = r * " + columns + " + c;\n";
+      }
+      needed_.clear();
+      body_.insert(begin, places);
+      if (!is_whole) close();
+      close();
+    };
+    const std::string in_tile =
+        " * " + height + " + j / " + width + ") * " + number(pitch * of_vec) + "u + j % " + width;
+    open("if (i < tiles)");
+    open("if (r0 + " + height + " <= " + rows + " && (i + 1u) * " + width + " <= " + columns + ")");
+    const auto load = [&] {
+      emit_all({i});
+      line("x[k] = " + scanned(node) + ";");
+    };
+    each("i", true, load);
+    close();
+    open("else");
+    line("HG_UNROLL");
+    line("for (hg_u32 k = 0; k < " + number(of_thread) + "u; ++k) x[k] = " + type + "(0);");
+    each("i", false, load);
+    close();
+    close();
+    open("if (i >= 2u)");
+    each("(i - 2u)", false, [&] {
+      line("const " + type + " y = hg_word_get(hg_tag<" + type + ">(), words, (hg_u32((i - 2u) % " +
+           "3u)" + in_tile + ");");
+      line("const " + own_ + " " + value(i) + " = " + of_running(node, "y") + ";");
+      for (const uint16_t store : stores()) emit_store(nodes_[store]);
+    });
+    close();
+    open("if (i < tiles)");
+    line("HG_UNROLL");
+    open("for (hg_u32 k = 0; k < " + number(of_thread) + "u; ++k)");
+    line("const hg_u32 j = HG_LID - HG_WARP + k * " + number(kTileThreads) + "u;");
+    line("hg_word_set(words, (hg_u32(i % 3u)" + in_tile + ", x[k]);");
+    close();
+    close();
+    close();
+    line("HG_SYNC();");
+    close();
   }
 
   // ---- the whole ----
@@ -980,6 +1129,15 @@ class Emitter {
 };
 
 }  // namespace
+
+bool is_tiled(const Step& step) {
+  return step.skeleton == Skeleton::scan && step.axis == kColumns &&
+         nodes_of(step.nodes, NodeKind::scan).size() == 1;
+}
+ScanTile scan_tile(Team team, bool is_f32) {
+  const unsigned rows = team == Team::block ? 4 : 32;
+  return {rows, (is_f32 ? 2048 : 1024) / rows};
+}
 
 unsigned vector_of(const Steps& steps, size_t step) {
   const Step& its = steps.list[step];

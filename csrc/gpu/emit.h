@@ -17,7 +17,8 @@
 namespace hologram::gpu {
 
 // What a text may take for granted of the launches that it is for.
-enum class Team : uint8_t { warp, block };  // of threads, for a row
+// Of threads, for a row. Of the tiles of a scan: a block for 32 rows (warp), or for a few.
+enum class Team : uint8_t { thread, warp, block };
 struct Variant {
   bool wide = false;     // numbers of elements need 64 bits
   bool vectors = false;  // dense operands are aligned to 16 bytes, rows a whole number of vectors
@@ -41,6 +42,15 @@ constexpr unsigned accumulators_of(ComputeType type) {
 constexpr int64_t class_elements(ComputeType type) {
   return kClassBytes / (type == ComputeType::f32 ? 4 : 8);
 }
+
+// Whether rows are scanned tile by tile, where a thread for each would read single elements.
+bool is_tiled(const Step& step);
+// Rows and columns of one. A block is a warp, which scans, and these threads, which move elements.
+struct ScanTile {
+  unsigned rows, columns;
+};
+ScanTile scan_tile(Team team, bool is_f32);  // the type of the running value
+inline constexpr unsigned kTileThreads = 256;
 
 // A field of the parameters.
 struct Parameter {

@@ -21,6 +21,10 @@ int64_t divided_up(int64_t n, int64_t by) {
 constexpr int64_t kClassesOfLongRow = 4;
 // Threads join partial results of so many chunks, or more.
 constexpr int64_t kLeastChunks = 4;
+// Shorter rows are scanned by a thread each.
+constexpr int64_t kLeastTiled = 12;
+// Of a block that scans many of them.
+constexpr int64_t kThreadsOfTiledRow = (kWarp + kTileThreads) / 32;
 // Partial results that a thread joins, one after the other: a power of two.
 constexpr int64_t kMostJoined = 64;
 
@@ -256,10 +260,19 @@ class Planning {
   void scan(size_t step) {
     Work work;
     work.rows = binding_.rows;
+    Variant variant = this->variant();
     const bool down = steps_.list[step].axis == kMiddle;
     work.threads = down ? binding_.planes * binding_.columns : row_count();
-    spread_threads(work, work.threads);
-    add(step, variant(), work);
+    if (is_tiled(steps_.list[step]) && !target_.cold && binding_.columns >= kLeastTiled) {
+      const bool is_few = row_count() * kThreadsOfTiledRow < target_.enough_threads;
+      variant.team = is_few ? Team::block : Team::warp;
+      work.block = kWarp + kTileThreads;
+      work.blocks = divided_up(row_count(), scan_tile(variant.team, true).rows);
+    } else {
+      variant.team = Team::thread;
+      spread_threads(work, work.threads);
+    }
+    add(step, variant, work);
   }
 
   void add(size_t step, const Variant& variant, const Work& work) {

@@ -68,7 +68,17 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
       all.push_back({"fold_down_parts", variant});
       return all;
     }
-    case Skeleton::scan: return {{its.axis == kMiddle ? "scan_down" : "scan_rows", {}}};
+    case Skeleton::scan: {
+      Variant variant;
+      variant.team = Team::thread;
+      all = {{its.axis == kMiddle ? "scan_down" : "scan_rows", variant}};
+      if (!is_tiled(its)) return all;
+      variant.team = Team::warp;
+      all.push_back({"scan_many_rows", variant});
+      variant.team = Team::block;
+      all.push_back({"scan_few_rows", variant});
+      return all;
+    }
   }
   throw std::logic_error("a skeleton without variants");
 }

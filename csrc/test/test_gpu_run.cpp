@@ -584,6 +584,20 @@ TEST(gpu_run_scans) {
     Random random(48);
     Runs runs(prelude);
     for (const auto& [type, dtype, memory] : scanned) {
+      // By tiles, or by a thread for each row.
+      for (const Shape shape :
+           {Shape{2, 5, 1100}, {1, 70, 77}, {3, 101, 33}, {1, 260, 64}, {2, 9, 11}}) {
+        RowBuilder b(type);
+        const uint16_t y = b.spread(memory, kEach);
+        uint16_t sum = b.load(y, dtype);
+        for (const Spread spread : {kColumns, kRows, kMiddle, kPlanes}) {
+          sum = b.op(Op::add, dtype, sum, b.load(b.spread(memory, spread), dtype));
+        }
+        const uint16_t scan = b.scan(shape.rows == 70 ? Op::mul : Op::add, dtype, sum, kColumns);
+        b.store(scan, y);  // in place
+        b.store(scan, b.spread(memory, kEach));
+        runs.add(b.group, shape, random);
+      }
       for (const Shape shape : kShapes) {
         for (const Spread axis : {kColumns, kMiddle}) {
           for (const Op op : {Op::add, Op::mul}) {

@@ -12,8 +12,7 @@ struct hg_vec {
 };
 
 template <class T>
-HG_DEV hg_vec<T> hg_load_vec(HG_GLOBAL const T* p) {
-  const hg_u32x4 words = *reinterpret_cast<HG_GLOBAL const hg_u32x4*>(p);
+HG_DEV hg_vec<T> hg_vec_of(hg_u32x4 words) {
   hg_vec<T> v;
   v.word[0] = words.x;
   v.word[1] = words.y;
@@ -22,15 +21,23 @@ HG_DEV hg_vec<T> hg_load_vec(HG_GLOBAL const T* p) {
   return v;
 }
 template <class T>
-HG_DEV void hg_store_vec(HG_GLOBAL T* p, hg_vec<T> v) {
+HG_DEV hg_u32x4 hg_words_of(hg_vec<T> v) {
   hg_u32x4 words;
   words.x = v.word[0];
   words.y = v.word[1];
   words.z = v.word[2];
   words.w = v.word[3];
-  *reinterpret_cast<HG_GLOBAL hg_u32x4*>(p) = words;
+  return words;
 }
 
+template <class T>
+HG_DEV hg_vec<T> hg_load_vec(HG_GLOBAL const T* p) {
+  return hg_vec_of<T>(*reinterpret_cast<HG_GLOBAL const hg_u32x4*>(p));
+}
+template <class T>
+HG_DEV void hg_store_vec(HG_GLOBAL T* p, hg_vec<T> v) {
+  *reinterpret_cast<HG_GLOBAL hg_u32x4*>(p) = hg_words_of(v);
+}
 // The bits of an element, and back.
 #define HG_BITS(T, U)                        \
   HG_DEV U hg_bits(T x) {                    \
@@ -112,5 +119,28 @@ template <class T>
 HG_DEV void hg_vec_set(HG_THREAD hg_vec<T>& v, hg_u32 i, T x) {
   hg_place<T, sizeof(T)>::set(v.word, i, x);
 }
+
+// An element in words of shared memory.
+HG_DEV float hg_word_get(hg_tag<float>, HG_SHARED_PTR(const hg_u32) words, hg_u32 i) {
+  return hg_as_f32(words[i]);
+}
+HG_DEV void hg_word_set(HG_SHARED_PTR(hg_u32) words, hg_u32 i, float x) {
+  words[i] = hg_as_u32(x);
+}
+#define HG_SHARED_WORDS(T)                                                                 \
+  HG_DEV T hg_word_get(hg_tag<T>, HG_SHARED_PTR(const hg_u32) words, hg_u32 i) {           \
+    return hg_from_bits(hg_tag<T>(), static_cast<hg_u64>(words[2u * i]) |                  \
+                                         (static_cast<hg_u64>(words[2u * i + 1u]) << 32)); \
+  }                                                                                        \
+  HG_DEV void hg_word_set(HG_SHARED_PTR(hg_u32) words, hg_u32 i, T x) {                    \
+    const hg_u64 bits = hg_bits(x);                                                        \
+    words[2u * i] = static_cast<hg_u32>(bits);                                             \
+    words[2u * i + 1u] = static_cast<hg_u32>(bits >> 32);                                  \
+  }
+HG_SHARED_WORDS(hg_i64)
+#if HG_HAS_F64
+HG_SHARED_WORDS(double)
+#endif
+#undef HG_SHARED_WORDS
 
 #endif
