@@ -1,8 +1,14 @@
-"""NVIDIA's GPUs as a backend: what is said on a machine that has none."""
+"""NVIDIA's GPUs as a backend: what is said on a machine that has none, and the bits of one."""
 
 from __future__ import annotations
 
-from common import HologramTestCase, run_python
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from common import ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 # No GPU is visible, whether or not the machine has a driver.
@@ -49,6 +55,26 @@ class TestWithoutGpu(HologramTestCase):
             """,
             env={**WITHOUT_GPU, "HOLOGRAM_BACKENDS": "cuda"},
         )
+
+
+@pytest.mark.cuda
+class TestBitsOfAGpu(HologramTestCase):
+    def test_common_programs_equal_the_cpu(self):
+        folders = [str(ROOT), str(ROOT / "tools")]
+        path = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
+        process = subprocess.run(
+            [sys.executable, "test/equal_on_devices.py"],
+            cwd=ROOT,
+            env={**os.environ, "HOLOGRAM_BACKENDS": "cuda,cpu", "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        compared = re.search(r"(\d+) programs compared", process.stdout)
+        self.assertGreater(int(compared[1]), 6000)
+        self.assertIn(" cold 0,", process.stdout)  # those that are common have kernels of their own
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Every row of the operation table in the dtypes, layouts and forms it is called i
 reductions, norms, losses, random numbers and optimizers run on the CPU as one program each, so that
 the kernels are those of the groups that a GPU's programs have. A kernel's text does not depend on
 sizes. Prints a JSON list of N texts of about equal length, with which tools/build_kernels.py does
-the rest.
+the rest. test/equal_on_devices.py runs the same programs on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-os.environ["HOLOGRAM_BACKENDS"] = "cpu"
+if __name__ == "__main__":
+    os.environ["HOLOGRAM_BACKENDS"] = "cpu"
 
 # After the variable, which is read when the package is loaded.
 import torch
@@ -260,13 +261,16 @@ def keep(program: Program, of_many: bool) -> None:
     _C.keep_kernels(0, of_many)
 
 
+FAMILIES = (pointwise, reductions, norms_and_losses, random_numbers, optimizers)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--texts", type=int, default=8)
     arguments = parser.parse_args()
-    for programs in (pointwise, reductions, norms_and_losses, random_numbers, optimizers):
+    for programs in FAMILIES:
         for program in programs():
             # Lists of tensors are what optimizers have.
             keep(program, programs is optimizers)

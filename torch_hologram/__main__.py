@@ -45,6 +45,8 @@ def devices() -> list[tuple[str, str]]:
         ]
     if rows and _C.environment_warning():
         rows.append(("not as asked for", _C.environment_warning()))
+    if rows and _C.absent_backends():
+        rows.append(("not here", _C.absent_backends()))
     if not rows:
         rows.append(("devices", f"none: {_C.environment_error() or 'HOLOGRAM_BACKENDS is empty'}"))
     return rows

@@ -166,9 +166,16 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     """Returns the properties of a device, by default the current one.
 
     Raises:
-        RuntimeError: there is no device of that index.
+        RuntimeError: there is no device of that index. The message says why backends that are
+            looked for have none.
     """
-    return DeviceProperties(**_C.device_properties(device_index(device)))
+    index = device_index(device)
+    if index >= _C.device_count() > 0 and _C.absent_backends():
+        raise RuntimeError(
+            f"hologram device index {index} is out of range: {_C.device_count()} device(s) "
+            f"available; none of {_C.absent_backends()}"
+        )
+    return DeviceProperties(**_C.device_properties(index))
 
 
 def get_device_name(device: Device = None) -> str:

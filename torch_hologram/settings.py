@@ -25,7 +25,7 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("HOLOGRAM_BACKENDS", "cpu", "backends in order of priority, separated by commas"),
+    Setting("HOLOGRAM_BACKENDS", "cuda,cpu", "backends in order of priority, separated by commas"),
     Setting("HOLOGRAM_BACKEND_PATH", "", "folders with libraries of backends, separated by colons"),
     Setting("HOLOGRAM_CPU_DEVICES", "1", "as how many devices the CPU appears, 1 to 64"),
     Setting("HOLOGRAM_MEMORY_LIMIT", "the device's memory", "most bytes a device may hold"),

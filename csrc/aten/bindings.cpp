@@ -199,6 +199,7 @@ void bind(py::module_& m) {
   m.def("device_count", [] { return hologram::device_count(); });
   m.def("environment_error", [] { return config().error; });
   m.def("environment_warning", [] { return config().warning; });
+  m.def("absent_backends", [] { return config().absent; });
   m.def("current_device", [] { return hologram::current_device(); });
   m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
   m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });

@@ -11,6 +11,8 @@ namespace hologram {
 namespace {
 
 constexpr int kMaxCpuDevices = 64;
+// What is here of these: the GPUs, and the CPU after them.
+constexpr std::string_view kDefaultBackends = "cuda,cpu";
 
 std::string_view strip(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
@@ -99,7 +101,7 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
   config.eager = parse_switch(config, "HOLOGRAM_EAGER", eager);
 
   std::string missing;
-  std::string_view names = strip(backends.value_or("cpu"));
+  std::string_view names = strip(backends.value_or(kDefaultBackends));
   while (!names.empty()) {
     const size_t comma = names.find(',');
     const std::string_view name = strip(names.substr(0, comma));
@@ -112,7 +114,11 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
         const int count = name == "cpu" ? cpu_count : count_devices(name);
         for (int i = 0; i < count; ++i) config.devices.push_back({std::string(name), i, count});
       } catch (const Error& error) {
-        append(missing, "HOLOGRAM_BACKENDS names " + quoted(name) + ", " + error.what());
+        if (backends.has_value()) {
+          append(missing, "HOLOGRAM_BACKENDS names " + quoted(name) + ", " + error.what());
+        } else {
+          append(config.absent, quoted(name) + ", " + error.what());
+        }
       }
     }
     if (comma == std::string_view::npos) break;

@@ -25,10 +25,12 @@ struct Config {
   bool poison_freed = false;        // overwrite memory that is given back
   std::string error;                // what is wrong with the environment, empty when nothing is
   std::string warning;              // what is not as asked for, though there are devices
+  std::string absent;               // of the default backends, those without devices, and why
 };
 
 // `cpu_devices`, `memory_limit`, `eager`: the variables' values, empty for the default. `backends`:
-// likewise, but only nullopt is the default; a variable that is set and empty asks for no device at
+// likewise, but only nullopt is the default, which is every backend of this build that has devices
+// here (`absent` says why others have none); a variable that is set and empty asks for no device at
 // all. A wrong value is described in `error` and replaced by its default. A backend without devices
 // is skipped, and why is described in `warning` if another backend is left, in `error` otherwise.
 // `count_devices` is asked for the devices of backends other than "cpu", see

@@ -7,11 +7,23 @@ using hologram::Config;
 using hologram::parse_config;
 
 TEST(config_defaults) {
-  const Config config = parse_config(std::nullopt, "", "");
+  const auto none = [](std::string_view) -> int { throw hologram::Error("which is elsewhere"); };
+  const Config config = parse_config(std::nullopt, "", "", "", none);
   CHECK_EQ(config.error, "");
+  CHECK_EQ(config.warning, "");
+  CHECK_EQ(config.absent, "'cuda', which is elsewhere");
   CHECK_EQ(config.devices.size(), 1u);
   CHECK_EQ(config.devices[0].backend, "cpu");
   CHECK_EQ(config.memory_limit, 0u);
+}
+
+TEST(config_has_the_gpus_before_the_cpu) {
+  const auto two = [](std::string_view) { return 2; };
+  const Config config = parse_config(std::nullopt, "", "", "", two);
+  CHECK_EQ(config.devices.size(), 3u);
+  CHECK(config.devices[1].backend == "cuda" && config.devices[1].ordinal == 1);
+  CHECK_EQ(config.devices[2].backend, "cpu");
+  CHECK_EQ(config.absent, "");
 }
 
 TEST(config_without_backends_has_no_devices) {
