@@ -207,7 +207,9 @@ class Emitter {
     std::string x;
     switch (node.kind) {
       case NodeKind::load:
-        x = loaded(node, in_vectors(node.a)
+        x = loaded(node, has_neighbours_ && is_of_elements(i)
+                             ? "hg_few_get(x" + operand(node.a) + "[u], k)"
+                         : in_vectors(node.a)
                              ? "hg_vec_get(x" + operand(node.a) + vector_element(node.a) + ")"
                              : operand(node.a) + "[" + place_in(node.a) + "]");
         break;
@@ -520,7 +522,7 @@ class Emitter {
 
   unsigned accumulators() const { return accumulators_of(type_); }
   bool is_warp() const { return variant_.team == Team::warp; }
-  unsigned accumulators_of_thread() const { return is_warp() ? accumulators() / kWarp : 1; }
+  unsigned accumulators_of_thread() const { return accumulators() / kWarp; }
 
   void rows() {
     depth_ = 1;
@@ -551,7 +553,8 @@ class Emitter {
       close();
     }
     std::string text;
-    if (has_shared_) text += "  HG_SHARED(" + own_ + ", shared, " + number(kMostThreads) + ")\n";
+    if (has_shared_)
+      text += "  HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")\n";
     if (is_warp()) {
       text += "  const " + index_ + " r = " + index_ +
               "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("r");
@@ -567,115 +570,200 @@ class Emitter {
     const std::string columns = parameter(Parameter::Kind::columns);
     if (variant_.several) {
       for (const uint16_t i : folds) declare_stack(i);
-      // A block has a class for each of its groups of threads.
-      const std::string at_once = is_warp() ? "1u" : "HG_BDIM / " + number(accumulators()) + "u";
+      // A block has a class for each of its warps.
+      const std::string at_once = is_warp() ? "1u" : "HG_BDIM / HG_WARP";
       open("for (" + index_ + " first = 0; first * " + of_class + " < " + columns +
            "; first += " + at_once + ")");
-      const std::string mine =
-          is_warp() ? "first" : "first + HG_LID / " + number(accumulators()) + "u";
-      line("const " + index_ + " begin = (" + mine + ") * " + of_class + ";");
+      line("const " + index_ + " begin = (first" + (is_warp() ? "" : " + HG_WARP_ID") + ") * " +
+           of_class + ";");
       line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
            of_class + " : " + columns + ";");
       of_one_class(folds, stored, [&](uint16_t i) {
         const Op op = nodes_[i].op;
         if (is_warp()) return push(i, op, value(i) + "c", "first");
+        has_shared_ = true;
+        line("if (HG_LANE == 0) shared[HG_WARP_ID] = " + value(i) + "c;");
+        line("HG_SYNC();");
         open("for (hg_u32 g = 0; g < " + at_once + " && (first + g) * " + of_class + " < " +
              columns + "; ++g)");
-        push(i, op, "shared[g * " + number(accumulators()) + "u]", "first + g");
+        push(i, op, "shared[g]", "first + g");
         close();
+        line("HG_SYNC();");
       });
       close();
       for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
     } else {
-      // The groups of a block beyond the first one have nothing to do.
       for (const uint16_t i : folds) line(own_ + " " + value(i) + ";");
       open("");
       line("const " + index_ + " begin = 0;");
       line("const " + index_ + " end = " + columns + ";");
-      of_one_class(folds, stored, [&](uint16_t i) {
-        line(value(i) + " = " + (is_warp() ? value(i) + "c" : "shared[0]") + ";");
-      });
+      of_one_class(folds, stored, [&](uint16_t i) { line(value(i) + " = " + value(i) + "c;"); });
       close();
     }
   }
 
-  // From `begin` to `end`. take(i) emits what takes the result of a fold: where the team is a warp,
-  // it is in v<i>c, that of a block's group of threads in shared memory, until the next one's.
+  // A warp's, from `begin` to `end`. take(i) emits what takes the result of a fold, v<i>c.
   template <class Take>
   void of_one_class(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored,
                     Take&& take) {
-    const std::string n = number(accumulators_of_thread()) + "u";
+    const unsigned n = accumulators_of_thread();
     for (const uint16_t i : folds) {
-      line(own_ + " " + fold(i) + "[" + number(accumulators_of_thread()) + "];");
+      line(own_ + " " + fold(i) + "[" + number(n) + "];");
       line("HG_UNROLL");
-      line("for (hg_u32 k = 0; k < " + n + "; ++k) " + fold(i) +
+      line("for (hg_u32 k = 0; k < " + number(n) + "u; ++k) " + fold(i) +
            "[k] = " + identity_text(op_info(nodes_[i].op), type_) + ";");
     }
-    open("for (" + index_ + " at = begin; at < end; at += " + number(accumulators()) + "u)");
-    line("HG_UNROLL");
-    open("for (hg_u32 k = 0; k < " + n + "; ++k)");
-    line("const " + index_ + " c = at + " +
-         (is_warp() ? "k * HG_WARP + HG_LANE" : "HG_LID % " + number(accumulators()) + "u") + ";");
-    open("if (c < end)");
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : folds) need(nodes_[i].a, needed);
     for (const uint16_t i : stored) need(nodes_[i].a, needed);
-    const size_t begin = body_.size();
-    emit_values(needed, true);
+    // A thread has neighbours, of which it reads as many as it can before it needs the first.
+    const size_t operands = operands_of_elements(needed).size();
+    const unsigned several = operands == 1 ? 4 : operands <= 3 ? 2 : 1;
+    const std::string at_once = number(several * accumulators()) + "u";
+    line(index_ + " at = begin;");
+    open("for (; at + " + at_once + " <= end; at += " + at_once + ")");
+    neighbours(needed, folds, stored, several, false);
+    close();
+    open("for (; at < end; at += " + number(accumulators()) + "u)");
+    open("if (at + HG_LANE * " + number(n) + "u < end)");
+    neighbours(needed, folds, stored, 1, true);
+    close();
+    close();
     for (const uint16_t i : folds) {
-      line(fold(i) + "[k] = " + join(nodes_[i].op, fold(i) + "[k]", use(nodes_[i].a)) + ";");
-    }
-    for (const uint16_t i : stored) emit_store(nodes_[i]);
-    if (needs('e')) {
-      body_.insert(begin, std::string(2 * depth_, ' ') + "const " + index_ + " e = r * " +
-                              parameter(Parameter::Kind::columns) + " + c;\n");
-    }
-    close();
-    close();
-    close();
-    for (const uint16_t i : folds) {
-      if (is_warp()) {
-        warp_tree(i);
-        take(i);
-      } else {
-        block_tree(i);
-        take(i);
-        line("HG_SYNC();");
-      }
+      warp_tree(i);
+      take(i);
     }
   }
 
-  // The accumulators of a warp, of which thread t has those t, t + 32, ...: the upper half joins
-  // the lower one. All threads have the result.
+  // Of those that are loaded, each once.
+  std::vector<uint16_t> operands_of_elements(const std::vector<bool>& needed) const {
+    std::vector<uint16_t> which;
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (node.kind == NodeKind::load && needed[i] && is_of_elements(i)) which.push_back(node.a);
+    }
+    std::ranges::stable_sort(which);
+    which.erase(std::unique(which.begin(), which.end()), which.end());
+    return which;
+  }
+
+  // `several` times the elements of a row that a thread has side by side; `last`: those before
+  // `end`, of which there is one at least.
+  void neighbours(const std::vector<bool>& needed, const std::vector<uint16_t>& folds,
+                  const std::vector<uint16_t>& stored, unsigned several, bool last) {
+    const std::string n = number(accumulators_of_thread()) + "u";
+    const bool is_part = last && !variant_.vectors;
+    const std::string columns = parameter(Parameter::Kind::columns);
+    const auto each = [&](const std::function<void()>& body) {
+      line("HG_UNROLL");
+      open("for (hg_u32 u = 0; u < " + number(several) + "u; ++u)");
+      const std::string before = std::exchange(body_, "");
+      body();
+      // What of the places is read.
+      const std::string inside = std::exchange(body_, before);
+      const bool has_count = is_part && inside.find("count") != std::string::npos;
+      const bool has_element = inside.find("e0") != std::string::npos;
+      if (has_count || has_element || inside.find("c0") != std::string::npos) {
+        line("const " + index_ + " c0 = at + u * " + number(accumulators()) + "u + HG_LANE * " + n +
+             ";");
+      }
+      if (has_element) line("const " + index_ + " e0 = r * " + columns + " + c0;");
+      if (has_count) {
+        line("const hg_u32 count = end - c0 < " + n + " ? hg_u32(end - c0) : " + n + ";");
+      }
+      body_ += inside;
+      close();
+    };
+    const auto few = [&](uint16_t which) {
+      return "hg_few<" + type_text(steps_.operands[which].dtype) + ", " + n + "> ";
+    };
+    const std::string how = is_part ? "part" : variant_.vectors ? "few" : "each";
+    const std::string count = is_part ? ", count" : "";
+    const auto loads = operands_of_elements(needed);
+    for (const uint16_t which : loads) {
+      line(few(which) + "x" + operand(which) + "[" + number(several) + "];");
+    }
+    if (!loads.empty()) {
+      each([&] {
+        for (const uint16_t which : loads) {
+          line("hg_load_" + how + "(x" + operand(which) + "[u], " + operand(which) + " + (" +
+               first_place(which) + ")" + count + ");");
+        }
+      });
+    }
+    each([&] {
+      for (const uint16_t i : stored) {
+        line(few(nodes_[i].b) + "y" + operand(nodes_[i].b) + ";");
+      }
+      line("HG_UNROLL");
+      open("for (hg_u32 k = 0; k < " + n + "; ++k)");
+      const size_t begin = body_.size();
+      const std::string before = std::exchange(needed_, std::string());
+      has_neighbours_ = true;
+      emit_values(needed, true);
+      has_neighbours_ = false;
+      for (const uint16_t i : stored) {
+        line("hg_few_set(y" + operand(nodes_[i].b) + ", k, " + this->stored(nodes_[i]) + ");");
+      }
+      if (!folds.empty()) {
+        if (is_part) open("if (k < count)");
+        for (const uint16_t i : folds) {
+          line(fold(i) + "[k] = " + join(nodes_[i].op, fold(i) + "[k]", use(nodes_[i].a)) + ";");
+        }
+        if (is_part) close();
+      }
+      const std::string indent(2 * depth_, ' ');
+      std::string places;
+      if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
+      if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
+      for (const char which : before) place(which);
+      body_.insert(begin, places);
+      close();
+      for (const uint16_t i : stored) {
+        const uint16_t which = nodes_[i].b;
+        line("hg_store_" + how + "(" + operand(which) + " + (" + first_place(which) + "), y" +
+             operand(which) + count + ");");
+      }
+    });
+  }
+
+  // The accumulators of a warp, of which a thread has neighbours: the upper half joins the lower
+  // one, down to one, which all threads have. While a thread has several it gives the half of them
+  // that its partner goes on with; the partners meet again at the end.
   void warp_tree(uint16_t i) {
     const Op op = nodes_[i].op;
-    for (unsigned n = accumulators_of_thread() / 2; n > 0; n /= 2) {
+    const std::string result = value(i) + "c";
+    const auto step = [&](const std::string& lanes, unsigned n) {
+      open("");
+      line("const bool is_low = (HG_LANE & " + lanes + ") == 0u;");
       for (unsigned k = 0; k < n; ++k) {
         const std::string low = fold(i) + "[" + number(k) + "]";
-        line(low + " = " + join(op, low, fold(i) + "[" + number(k + n) + "]") + ";");
+        const std::string high = fold(i) + "[" + number(k + n) + "]";
+        line("const " + own_ + " other" + number(k) + " = hg_shfl_xor(is_low ? " + high + " : " +
+             low + ", " + lanes + ");");
+        line(low + " = " +
+             join(op, "is_low ? " + low + " : other" + number(k),
+                  "is_low ? other" + number(k) + " : " + high) +
+             ";");
       }
+      close();
+    };
+    unsigned lanes = kWarp / 2;
+    for (unsigned n = accumulators_of_thread() / 2; n > 0; n /= 2, lanes /= 2) {
+      step(number(lanes) + "u", n);
     }
-    line(own_ + " " + value(i) + "c = " + fold(i) + "[0];");
-    line("HG_UNROLL");
-    open("for (hg_u32 k = HG_WARP / 2u; k > 0u; k >>= 1)");
-    line("const " + own_ + " other = hg_shfl_xor(" + value(i) + "c, k);");
-    line("const bool is_low = (HG_LANE & k) == 0u;");
-    line(value(i) + "c = " +
-         join(op, "is_low ? " + value(i) + "c : other", "is_low ? other : " + value(i) + "c") +
-         ";");
-    close();
-  }
-  void block_tree(uint16_t i) {
-    has_shared_ = true;
-    const Op op = nodes_[i].op;
-    line("shared[HG_LID] = " + fold(i) + "[0];");
-    line("HG_SYNC();");
-    open("for (hg_u32 k = " + number(accumulators() / 2) + "u; k > 0u; k >>= 1)");
-    open("if (HG_LID % " + number(accumulators()) + "u < k)");
-    line("shared[HG_LID] = " + join(op, "shared[HG_LID]", "shared[HG_LID + k]") + ";");
-    close();
-    line("HG_SYNC();");
-    close();
+    line(own_ + " " + result + " = " + fold(i) + "[0];");
+    const auto whole = [&](const std::string& from, const std::string& to) {
+      line("HG_UNROLL");
+      open("for (hg_u32 k = " + from + "; k > " + to + "; k >>= 1)");
+      line("const " + own_ + " other = hg_shfl_xor(" + result + ", k);");
+      line("const bool is_low = (HG_LANE & k) == 0u;");
+      line(result + " = " +
+           join(op, "is_low ? " + result + " : other", "is_low ? other : " + result) + ";");
+      close();
+    };
+    whole(number(lanes) + "u", "0u");
+    whole(number(kWarp / 2) + "u", number(lanes) + "u");
   }
 
   // ---- classes ----
@@ -1125,6 +1213,7 @@ class Emitter {
   size_t depth_ = 1;
   std::string needed_;  // places
   bool is_strided_ = false, has_shared_ = false;
+  bool has_neighbours_ = false;  // what of elements is loaded is there
   std::vector<uint16_t> strided_;
 };
 

@@ -33,9 +33,11 @@ struct Variant {
   bool operator==(const Variant&) const = default;
 };
 
-// Threads of a warp; a block of a team has a multiple of the accumulators (atlas/group.h).
-inline constexpr unsigned kWarp = 32;
-inline constexpr unsigned kMostThreads = 1024;
+inline constexpr unsigned kWarp = 32;  // threads
+// Of a block for a row: functions of f64 take twice the registers.
+constexpr unsigned most_threads(ComputeType type) {
+  return type == ComputeType::f64 ? 512 : 1024;
+}
 constexpr unsigned accumulators_of(ComputeType type) {
   return static_cast<unsigned>(kFoldBytes) / (type == ComputeType::f32 ? 4 : 8);
 }

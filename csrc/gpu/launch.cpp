@@ -159,6 +159,11 @@ class Planning {
     });
   }
 
+  // Of as many elements as a thread has side by side.
+  bool has_row_vectors(const Step& step) const {
+    return !target_.cold && is_aligned(step, accumulators_of(steps_.compute_type) / kWarp);
+  }
+
   void elements(size_t step) {
     const Step& its = steps_.list[step];
     Variant variant = this->variant();
@@ -182,16 +187,16 @@ class Planning {
   void rows(size_t step) {
     const bool folds = std::ranges::any_of(steps_.list[step].nodes, is_row_fold);
     Variant variant = this->variant();
-    const unsigned accumulators = accumulators_of(steps_.compute_type);
     variant.several = classes_of_row() > 1 && !target_.cold;
-    const bool is_few = row_count() * kWarp < target_.enough_threads && !target_.cold;
-    if (folds && is_few && binding_.columns >= 4 * accumulators) variant.team = Team::block;
+    variant.vectors = has_row_vectors(steps_.list[step]);
+    const bool is_few = row_count() * kWarp < target_.enough_threads;
+    if (folds && is_few && variant.several) variant.team = Team::block;
     Work work;
     work.threads = row_count();
     work.rows = binding_.rows;
     if (variant.team == Team::block) {
-      const int64_t most = kMostThreads / accumulators;
-      work.block = accumulators * static_cast<unsigned>(std::min(classes_of_row(), most));
+      const int64_t most = most_threads(steps_.compute_type) / kWarp;
+      work.block = kWarp * static_cast<unsigned>(std::min(classes_of_row(), most));
       work.blocks = row_count();
     } else {
       spread_threads(work, row_count() * kWarp);
@@ -201,6 +206,7 @@ class Planning {
 
   void classes(size_t step) {
     Variant variant = this->variant();
+    variant.vectors = has_row_vectors(steps_.list[step]);
     Work work;
     work.rows = binding_.rows;
     work.parts = classes_of_row();
@@ -240,6 +246,7 @@ class Planning {
     make_parts(work.parts);
     variant.parts = true;
     add(step, variant, work);
+    variant.vectors = false;
     variant.joins = true;
     work.part_rows = kMostJoined;
     while (work.parts > kMostJoined) {
@@ -405,7 +412,7 @@ Launches GroupCode::launches(const Binding& binding) const {
   if (binding.count == 0) return {};
   const int64_t of_class = class_elements(steps_.compute_type);
   // Threads of a row's block, if no row has more than one.
-  const int64_t of_rows = binding.planes * binding.rows * kMostThreads;
+  const int64_t of_rows = binding.planes * binding.rows * most_threads(steps_.compute_type);
   const bool is_long = of_long_rows_.has_value() &&
                        binding.columns > kClassesOfLongRow * of_class &&
                        of_rows < target_.enough_threads;

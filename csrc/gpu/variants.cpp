@@ -41,13 +41,14 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
     case Skeleton::rows: {
       const bool folds = std::ranges::any_of(its.nodes, is_row_fold);
       const std::string picks = has(NodeKind::pick) ? "_picks" : "";
-      for (const Team team : {Team::warp, Team::block}) {
-        if (team == Team::block && !folds) continue;
-        for (const bool several : {false, true}) {
+      for (const bool vectors : {false, true}) {
+        for (const auto& [team, several] :
+             {std::pair{Team::warp, false}, {Team::warp, true}, {Team::block, true}}) {
+          if (team == Team::block && !folds) continue;
           Variant variant;
-          variant.team = team, variant.several = several;
+          variant.team = team, variant.several = several, variant.vectors = vectors;
           all.push_back({std::string(team == Team::warp ? "rows_by_warp" : "rows_by_block") +
-                             (several ? "_long" : "") + picks,
+                             (several ? "_long" : "") + (vectors ? "_vectors" : "") + picks,
                          variant});
         }
       }
@@ -58,6 +59,8 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
       Variant variant;
       variant.parts = true;
       all.push_back({"classes", variant});
+      variant.vectors = true;
+      all.push_back({"classes_vectors", variant});
       return all;
     }
     case Skeleton::fold_down: {

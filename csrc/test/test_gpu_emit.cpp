@@ -323,11 +323,12 @@ TEST(gpu_launches_of_rows_choose_threads) {
   CHECK_EQ(many.list.size(), size_t{1});
   CHECK_EQ(many.list[0].threads, 256u);
   CHECK_EQ(many.list[0].blocks, 5000u);
-  const Launches few = of({2, 50, 1000});  // a block for each
-  CHECK_EQ(few.list[0].threads, 128u);
-  CHECK_EQ(few.list[0].blocks, 100u);
-  const Launches longer = of({1, 100, 7000});  // of three classes
-  CHECK_EQ(longer.list[0].threads, 384u);
+  const Launches few = of({2, 50, 1000});
+  CHECK_EQ(few.list[0].threads, 256u);
+  CHECK_EQ(few.list[0].blocks, 13u);
+  const Launches longer = of({1, 100, 7000});  // a block for each, of three classes
+  CHECK_EQ(longer.list[0].threads, 96u);
+  CHECK_EQ(longer.list[0].blocks, 100u);
   CHECK_EQ(few.scratch_bytes, size_t{0});
   // Of one row, many blocks: two folds of three launches each, as there are many classes, and the
   // elements.

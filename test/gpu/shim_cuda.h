@@ -38,6 +38,9 @@ float powf(float, float);
 double pow(double, double);
 }
 
+struct uint2 {
+  unsigned int x, y;
+} __attribute__((aligned(8)));
 struct uint4 {
   unsigned int x, y, z, w;
 } __attribute__((aligned(16)));

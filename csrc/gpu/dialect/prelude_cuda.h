@@ -14,6 +14,7 @@ typedef short hg_i16;
 typedef unsigned short hg_u16;
 typedef signed char hg_i8;
 typedef unsigned char hg_u8;
+typedef uint2 hg_u32x2;
 typedef uint4 hg_u32x4;
 typedef unsigned int hg_atomic_u32;
 

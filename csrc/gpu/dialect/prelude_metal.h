@@ -25,6 +25,7 @@ typedef short hg_i16;
 typedef unsigned short hg_u16;
 typedef signed char hg_i8;
 typedef unsigned char hg_u8;
+typedef metal::uint2 hg_u32x2;
 typedef metal::uint4 hg_u32x4;
 typedef metal::atomic_uint hg_atomic_u32;
 

@@ -120,6 +120,107 @@ HG_DEV void hg_vec_set(HG_THREAD hg_vec<T>& v, hg_u32 i, T x) {
   hg_place<T, sizeof(T)>::set(v.word, i, x);
 }
 
+// ---- a few elements side by side ----
+
+// Words in memory: of `bytes`, a power of two, at a multiple of that or of 16.
+template <hg_u32 bytes>
+struct hg_words_at {
+  HG_DEV void load(HG_THREAD hg_u32* word, HG_GLOBAL const hg_u32x4* p) {
+    HG_UNROLL
+    for (hg_u32 i = 0; i < bytes / 16u; ++i) {
+      const hg_u32x4 words = p[i];
+      word[4u * i] = words.x;
+      word[4u * i + 1u] = words.y;
+      word[4u * i + 2u] = words.z;
+      word[4u * i + 3u] = words.w;
+    }
+  }
+  HG_DEV void store(HG_GLOBAL hg_u32x4* p, HG_THREAD const hg_u32* word) {
+    HG_UNROLL
+    for (hg_u32 i = 0; i < bytes / 16u; ++i) {
+      hg_u32x4 words;
+      words.x = word[4u * i];
+      words.y = word[4u * i + 1u];
+      words.z = word[4u * i + 2u];
+      words.w = word[4u * i + 3u];
+      p[i] = words;
+    }
+  }
+  typedef hg_u32x4 type;
+};
+template <>
+struct hg_words_at<8> {
+  HG_DEV void load(HG_THREAD hg_u32* word, HG_GLOBAL const hg_u32x2* p) {
+    const hg_u32x2 words = *p;
+    word[0] = words.x;
+    word[1] = words.y;
+  }
+  HG_DEV void store(HG_GLOBAL hg_u32x2* p, HG_THREAD const hg_u32* word) {
+    hg_u32x2 words;
+    words.x = word[0];
+    words.y = word[1];
+    *p = words;
+  }
+  typedef hg_u32x2 type;
+};
+#define HG_NARROW(bytes, U)                                                          \
+  template <>                                                                        \
+  struct hg_words_at<bytes> {                                                        \
+    HG_DEV void load(HG_THREAD hg_u32* word, HG_GLOBAL const U* p) { word[0] = *p; } \
+    HG_DEV void store(HG_GLOBAL U* p, HG_THREAD const hg_u32* word) {                \
+      *p = static_cast<U>(word[0]);                                                  \
+    }                                                                                \
+    typedef U type;                                                                  \
+  };
+HG_NARROW(4, hg_u32)
+HG_NARROW(2, hg_u16)
+#undef HG_NARROW
+
+template <class T, hg_u32 n>
+struct hg_few {
+  hg_u32 word[(n * sizeof(T) + 3) / 4];
+};
+template <class T, hg_u32 n>
+HG_DEV T hg_few_get(HG_THREAD const hg_few<T, n>& v, hg_u32 i) {
+  return hg_place<T, sizeof(T)>::get(v.word, i);
+}
+template <class T, hg_u32 n>
+HG_DEV void hg_few_set(HG_THREAD hg_few<T, n>& v, hg_u32 i, T x) {
+  hg_place<T, sizeof(T)>::set(v.word, i, x);
+}
+// All at once, from an address that is a multiple of their bytes or of 16.
+template <class T, hg_u32 n>
+HG_DEV void hg_load_few(HG_THREAD hg_few<T, n>& v, HG_GLOBAL const T* p) {
+  typedef hg_words_at<n * sizeof(T)> its;
+  its::load(v.word, reinterpret_cast<HG_GLOBAL const typename its::type*>(p));
+}
+template <class T, hg_u32 n>
+HG_DEV void hg_store_few(HG_GLOBAL T* p, HG_THREAD const hg_few<T, n>& v) {
+  typedef hg_words_at<n * sizeof(T)> its;
+  its::store(reinterpret_cast<HG_GLOBAL typename its::type*>(p), v.word);
+}
+// One after the other, or the first ones only; what else is loaded is the first one again.
+template <class T, hg_u32 n>
+HG_DEV void hg_load_part(HG_THREAD hg_few<T, n>& v, HG_GLOBAL const T* p, hg_u32 count) {
+  HG_UNROLL
+  for (hg_u32 i = 0; i < n; ++i) hg_few_set(v, i, p[i < count ? i : 0u]);
+}
+template <class T, hg_u32 n>
+HG_DEV void hg_store_part(HG_GLOBAL T* p, HG_THREAD const hg_few<T, n>& v, hg_u32 count) {
+  HG_UNROLL
+  for (hg_u32 i = 0; i < n; ++i) {
+    if (i < count) p[i] = hg_few_get(v, i);
+  }
+}
+template <class T, hg_u32 n>
+HG_DEV void hg_load_each(HG_THREAD hg_few<T, n>& v, HG_GLOBAL const T* p) {
+  hg_load_part(v, p, n);
+}
+template <class T, hg_u32 n>
+HG_DEV void hg_store_each(HG_GLOBAL T* p, HG_THREAD const hg_few<T, n>& v) {
+  hg_store_part(p, v, n);
+}
+
 // An element in words of shared memory.
 HG_DEV float hg_word_get(hg_tag<float>, HG_SHARED_PTR(const hg_u32) words, hg_u32 i) {
   return hg_as_f32(words[i]);
