@@ -180,9 +180,9 @@ UNITS = {
     "atlas/op_table",
     "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
     "gpu/variants",
-    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces",
+    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared",
     "cuda": "cuda/backend cuda/code cuda/context cuda/driver cuda/host_run cuda/kernels "
-    "cuda/memory cuda/queue",
+    "cuda/memory cuda/queue cuda/staging",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "

@@ -151,12 +151,91 @@ class TestComputing(HologramTestCase):
         for ours, theirs in zip(work(gpu), work(cpu)):
             assert torch.equal(ours, theirs)
         assert runs()["emitted"] > 1 and runs()["cold"] == runs()["cpu"] == 0, runs()
+        # The driver waits for a stream before it copies what is not page-locked.
+        driver = ctypes.CDLL("libcuda.so.1")
+        copies = driver.simulated_cuda_calls(b"cuMemcpyHtoDAsync_v2")
+        assert copies > 10, copies
+        assert driver.simulated_cuda_calls(b"pageable") == 0, driver.simulated_cuda_calls(b"pageable")
         """
         program = textwrap.dedent(program)
         with tempfile.TemporaryDirectory() as folder:
             kernels = write_kernels(Path(folder))
             for then in (keep, use):
                 run_beside_the_cpu(program + textwrap.dedent(then), HOLOGRAM_CUDA_KERNELS=kernels)
+
+    def test_tables_of_many_launches(self):
+        """More than there is page-locked memory for at a time, while nothing is done yet."""
+        program = """
+        import os
+        def work(device, count, length=800):
+            tensors = [torch.full((1 + i % 3,), float(i), device="cpu").to(device)
+                       for i in range(length)]
+            for number in range(count):
+                torch._foreach_mul_(tensors, 1 + number / 8)
+                torch._foreach_add_(tensors, number)
+                torch.hologram.flush(device)
+            return torch.cat([x.cpu() for x in tensors])
+        """
+        keep = """
+        _C.start_capture(1, [])
+        work(gpu, 3, 3)
+        _C.keep_kernels(1, True)
+        (text,) = _C.kept_kernels(1)
+        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
+            file.write(text)
+        """
+        use = """
+        work(gpu, 1)
+        driver = ctypes.CDLL("libcuda.so.1")
+        before = driver.simulated_cuda_calls(b"cuMemHostAlloc")
+        assert torch.equal(work(gpu, 40), work(cpu, 40))
+        assert runs()["emitted"] > 20 and runs()["cold"] == runs()["cpu"] == 0, runs()
+        assert driver.simulated_cuda_calls(b"pageable") == 0, driver.simulated_cuda_calls(b"pageable")
+        # 40 tables of 30 KB.
+        assert driver.simulated_cuda_calls(b"cuMemHostAlloc") > before
+        """
+        program = textwrap.dedent(program)
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = write_kernels(Path(folder))
+            for then in (keep, use):
+                run_beside_the_cpu(
+                    program + textwrap.dedent(then),
+                    HOLOGRAM_CUDA_KERNELS=kernels,
+                    HOLOGRAM_TEST_CUDA_DELAY=2000,
+                )
+
+    def test_a_flush_is_one_call_of_the_driver(self):
+        """Beside a look at which context the thread has: what nobody asks for is not recorded."""
+        run_on_cuda(
+            """
+            import ctypes
+            driver = ctypes.CDLL("libcuda.so.1")
+            FUNCTIONS = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2",
+                         "cuCtxSetCurrent", "cuEventRecord", "cuEventQuery", "cuEventCreate",
+                         "cuMemAlloc_v2", "cuMemcpyHtoDAsync_v2", "cuModuleGetFunction")
+            def calls():
+                return [driver.simulated_cuda_calls(name.encode()) for name in FUNCTIONS]
+            x, y = (torch.ones(1000, device="hologram") for _ in range(2))
+            def work(times):
+                for _ in range(times):
+                    z = x + y
+                    torch.hologram.flush()
+                    z.mul_(3)
+                    torch.hologram.flush()
+                return z
+            work(10)
+            before = calls()
+            z = work(50)
+            made = dict(zip(FUNCTIONS, (b - a for a, b in zip(before, calls()))))
+            assert made.pop("cuLaunchKernel") == 100, made
+            # Two programs take turns: now and then the queue looks which of them are done.
+            assert made.pop("cuCtxGetCurrent") < 110, made
+            assert made.pop("cuEventCreate") + made.pop("cuEventRecord") < 10, made
+            assert made.pop("cuEventQuery") < 20, made
+            assert not any(made.values()), made
+            assert z.tolist() == [6] * 1000
+            """
+        )
 
     def test_groups_that_no_kernel_takes(self):
         """All, in a package whose cold kernels are others: the CPU's code runs on copies."""

@@ -181,7 +181,7 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& t
   block->device = device;
   block->data = static_cast<char*>(taken.data);
   block->bytes = bytes;
-  if (C10_UNLIKELY(taken.fence.outstanding())) {
+  if (C10_UNLIKELY(taken.fence.may_be_outstanding())) {
     block->last_use.store(taken.fence);
   }
   return block;
@@ -442,7 +442,7 @@ void export_storage(c10::StorageImpl* storage) {
 void Block::give_back_in_order() noexcept {
   try {
     const Fence last = last_use.load();
-    if (last.outstanding()) last.queue->lend(stream);
+    if (last.may_be_outstanding()) last.queue->lend(stream);
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(twin.load(std::memory_order_acquire));
   } catch (const std::exception&) {
   }

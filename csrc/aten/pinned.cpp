@@ -29,7 +29,7 @@ class PinnedMemory {
     if (hologram::device_count() == 0 || in_forked_child()) {
       data = c10::alloc_cpu(bytes);  // any host memory is as good for no device
     } else {
-      memory.backend = &hologram::device(aten::current_device()).backend();
+      memory.backend = &backend();
       data = memory.backend->allocate_host(bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr,
                        "hologram: no page-locked host memory of ", bytes, " bytes");
@@ -62,6 +62,18 @@ class PinnedMemory {
   }
 
  private:
+  // What is freed is handed out again for any device: so it is that of one that copies it while the
+  // host goes on, where there is one.
+  static Backend& backend() {
+    const int current = aten::current_device();
+    const int count = hologram::device_count();
+    for (int i = 0; i < count; ++i) {
+      Device& device = hologram::device((current + i) % count);
+      if (device.properties().asynchronous) return device.backend();
+    }
+    return hologram::device(current).backend();
+  }
+
   struct Memory {
     size_t bytes = 0;
     Backend* backend = nullptr;  // null: torch's

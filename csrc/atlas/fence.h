@@ -24,6 +24,9 @@ struct Fence {
   Ticket ticket = 0;
 
   bool outstanding() const noexcept { return ticket != 0 && !reached(); }
+  // Whether it may be outstanding, as far as is known: the device is not asked, which may take as
+  // long as a launch.
+  bool may_be_outstanding() const noexcept { return ticket != 0 && !known_reached(); }
   // Raises what Queue::wait does.
   void wait() const {
     if (ticket != 0) [[unlikely]]
@@ -40,6 +43,7 @@ struct Fence {
 
  private:
   bool reached() const noexcept;
+  bool known_reached() const noexcept;
   void reach() const;
   void reach_and_look() const;
 };

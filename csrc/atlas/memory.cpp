@@ -165,7 +165,7 @@ void MemoryPool::refuse(size_t nbytes) {
 [[gnu::noinline]] void MemoryPool::poison(Allocation& block) const noexcept {
   constexpr uint64_t kWord = ~uint64_t{0};
   const size_t capacity = block_capacity(block.data);
-  if (block.fence.outstanding() || (block.fence.queue != nullptr && !host_addressable_)) {
+  if (block.fence.may_be_outstanding() || (block.fence.queue != nullptr && !host_addressable_)) {
     block.fence.ticket =
         block.fence.queue->fill(block.data, &kWord, sizeof kWord, capacity / sizeof kWord);
   } else if (host_addressable_) {
@@ -178,7 +178,7 @@ void MemoryPool::refuse(size_t nbytes) {
   if (block.data == nullptr) return;
   if (poison_freed_) [[unlikely]]
     poison(block);
-  if (block.fence.outstanding()) [[unlikely]] {
+  if (block.fence.may_be_outstanding()) [[unlikely]] {
     give_back_unless_late(block.data, block.fence);
   } else if (const char* complaint = give_back(block.data, {})) {
     die(complaint, block.data);

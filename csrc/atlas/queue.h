@@ -102,6 +102,8 @@ class Queue {
   virtual Ticket last() noexcept = 0;
   // Whether everything up to a ticket is finished. Never waits.
   virtual bool done(Ticket ticket) noexcept = 0;
+  // Whether that is known already: true, or false at no cost where the device has to be asked.
+  virtual bool known_done(Ticket ticket) noexcept { return done(ticket); }
   // Returns when it is. Throws Error if anything up to now has failed that nobody has been told
   // of; it says which device and what it was (describe_pass). Once told, the queue goes on.
   virtual void wait(Ticket ticket) = 0;
@@ -111,6 +113,9 @@ class Queue {
 
 inline bool Fence::reached() const noexcept {
   return queue->done(ticket);
+}
+inline bool Fence::known_reached() const noexcept {
+  return queue->known_done(ticket);
 }
 inline void Fence::reach() const {
   queue->wait(ticket);

@@ -186,7 +186,7 @@ Runner::Outcome Runner::run(Program& program, Watcher* watcher) {
       outcome.failed += frame.failures[program.accesses[instruction.out].slot] != nullptr;
     }
   }
-  outcome.late = outcome.ticket != 0 && !queue_.done(outcome.ticket);
+  outcome.late = outcome.ticket != 0 && !queue_.known_done(outcome.ticket);
   if (!held_.empty()) {
     release_scratch(outcome.late          ? Fence{&queue_, outcome.ticket}
                     : outcome.ticket != 0 ? Fence{}

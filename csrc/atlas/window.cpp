@@ -260,7 +260,7 @@ void Window::submit_checks(const std::vector<Check>& checks, Ticket program,
     try {
       const Ticket copied = queue_.checks->add(queue_, program, check);
       const std::lock_guard guard(lock_);
-      if (!queue_.done(copied)) check.block->last_use.store({&queue_, copied});
+      if (!queue_.known_done(copied)) check.block->last_use.store({&queue_, copied});
       submitted_.store(copied, std::memory_order_release);
     } catch (const std::exception& error) {
       if (!raised) raised = failure_of(error);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "cuda/memory.h"
 #include "gpu/launch.h"
 #include "gpu/pieces.h"
+#include "gpu/prepared.h"
 
 namespace hologram::cuda {
 
@@ -23,6 +25,17 @@ namespace hologram::cuda {
 struct Loaded {
   Function function;  // null where the package has no such kernel
   Address program;    // 0 where the kernel has none
+};
+
+// How a pass is run by kernels: by those emitted for its group, which the package may not have,
+// operation by operation, or by cold ones, which are slower.
+enum class Form : uint8_t { emitted, pieces, cold };
+
+// A pass of one shape, whose kernels are all there.
+struct Ready {
+  Form form;
+  gpu::Prepared prepared;
+  std::vector<Loaded> loaded;  // of each launch
 };
 
 class Code final : public PlanCode {
@@ -33,27 +46,43 @@ class Code final : public PlanCode {
   size_t bytes() const noexcept override { return bytes_; }
   const Plan& plan() const noexcept { return plan_; }
 
-  // A pass as kernels emitted for it, which the package may not have, and as cold ones, slower.
+  // Of a pass that is no call, for a run of these bindings. It is kept for runs of the same shape.
+  // Null where there are no kernels for it, or its numbers do not fit: then the CPU runs it.
+  // Thread-safe. Throws OutOfMemory, Error.
+  std::shared_ptr<const Ready> ready(size_t pass, std::span<const Binding> bindings) const;
+  // The same without memory for values in between.
+  std::shared_ptr<const Ready> ready_without_pieces(size_t pass,
+                                                    std::span<const Binding> bindings) const;
+  // The same as code of the CPU, for runs that csrc/gpu refuses. Thread-safe.
+  const cpu::CompiledGroup& on_cpu(size_t pass) const;
+
+ private:
+  using ReadyCode = std::shared_ptr<const Ready>;
   // Null where csrc/gpu has none for the group: it has complex numbers, or more values or numbers
   // than the cold ones have places for.
   struct Forms {
     std::unique_ptr<const gpu::GroupCode> emitted, cold;
   };
-  const Forms& forms(size_t pass) const noexcept { return forms_[pass]; }
-  // The same operation by operation; null where that is not possible. Thread-safe.
+  // What passes have been run with lately.
+  struct Recent {
+    static constexpr size_t kMost = 8;
+    std::vector<ReadyCode> list;
+    size_t oldest = 0;
+  };
+
+  ReadyCode make_ready(size_t pass, std::span<const Binding> bindings) const;
+  // Null where a kernel is missing.
+  ReadyCode make_ready(size_t pass, std::span<const Binding> bindings, Form form) const;
   const gpu::PieceCode* pieces(size_t pass) const;
-  // The same as code of the CPU, for runs that csrc/gpu refuses. Thread-safe.
-  const cpu::CompiledGroup& on_cpu(size_t pass) const;
-  // Thread-safe. Throws OutOfMemory, Error.
   Loaded loaded(const gpu::Kernel& kernel) const;
 
- private:
   const Plan& plan_;
   Kernels& kernels_;
   Constants& constants_;
   std::vector<Forms> forms_;  // both null for a call
   size_t bytes_ = 0;
   mutable std::mutex mutex_;
+  mutable std::vector<Recent> recent_;
   mutable std::unordered_map<const gpu::Kernel*, Loaded> loaded_;
   // Made when they are first asked for.
   mutable std::vector<std::unique_ptr<const cpu::CompiledGroup>> on_cpu_;

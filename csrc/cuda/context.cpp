@@ -69,6 +69,12 @@ Gpu::Gpu(int ordinal) : ordinal(ordinal) {
   check(driver().retain_context(&context, device), "cuDevicePrimaryCtxRetain");
 }
 
+void ContextGuard::enter(const Gpu& gpu, Context current) {
+  if (current == nullptr) return check(driver_.set_context(gpu.context), "cuCtxSetCurrent");
+  check(driver_.push_context(gpu.context), "cuCtxPushCurrent");
+  pushed_ = true;
+}
+
 void give_context(const Gpu& gpu) {
   Context current = nullptr;
   check(driver().current_context(&current), "cuCtxGetCurrent");

@@ -22,26 +22,27 @@ struct Gpu {
 // why there are none.
 const std::vector<int>& usable_gpus();
 
-// Makes a GPU's context the calling thread's for as long as it lives. Costs a look where it is
-// already.
+// Makes a GPU's context the calling thread's for as long as it lives, and for good where the thread
+// has none, as torch does. Costs a look where it is already.
 class ContextGuard {
  public:
   explicit ContextGuard(const Gpu& gpu) : driver_(driver()) {
     Context current = nullptr;
     check(driver_.current_context(&current), "cuCtxGetCurrent");
-    if (current != gpu.context) [[unlikely]] {
-      check(driver_.push_context(gpu.context), "cuCtxPushCurrent");
-      pushed_ = true;
-    }
+    if (current != gpu.context) [[unlikely]]
+      enter(gpu, current);
   }
   ~ContextGuard() {
     Context popped = nullptr;
-    if (pushed_) driver_.pop_context(&popped);
+    if (pushed_) [[unlikely]]
+      driver_.pop_context(&popped);
   }
   ContextGuard(const ContextGuard&) = delete;
   ContextGuard& operator=(const ContextGuard&) = delete;
 
  private:
+  void enter(const Gpu& gpu, Context current);
+
   const Driver& driver_;
   bool pushed_ = false;
 };

@@ -73,8 +73,10 @@ const Opened& opened() {
 }  // namespace
 
 const Driver& driver() {
-  if (!opened().error.empty()) throw Error(opened().error);
-  return opened().functions;
+  const Opened& its = opened();
+  if (!its.error.empty()) [[unlikely]]
+    throw Error(its.error);
+  return its.functions;
 }
 
 void check_process() {
@@ -92,8 +94,8 @@ std::string describe(Status status) {
   return std::string(text) + " (" + name + ")";
 }
 
-void check(Status status, const char* what) {
-  if (status != kSuccess) throw Error(std::string(what) + " failed: " + describe(status));
+void fail(Status status, const char* what) {
+  throw Error(std::string(what) + " failed: " + describe(status));
 }
 
 }  // namespace hologram::cuda

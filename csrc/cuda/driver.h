@@ -101,7 +101,11 @@ void check_process();
 // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
 std::string describe(Status status);
 
-// Throws Error unless it is kSuccess: "hologram: <what> failed: <status>".
-void check(Status status, const char* what);
+// Throws Error: "<what> failed: <status>".
+[[noreturn]] void fail(Status status, const char* what);
+inline void check(Status status, const char* what) {
+  if (status != kSuccess) [[unlikely]]
+    fail(status, what);
+}
 
 }  // namespace hologram::cuda

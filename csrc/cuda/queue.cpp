@@ -17,8 +17,6 @@ constexpr gpu::Target kMoves{};
 
 // Of a run's scratch memory, which grows by whole steps.
 constexpr size_t kScratchStep = size_t{4} << 20;
-// With fewer elements cold kernels take no longer than a launch for each operation.
-constexpr int64_t kLeastForPieces = 32'768;
 // So many submissions and marks are kept before the queue looks which of them are reached.
 constexpr size_t kMostKept = 64;
 // Passes that an error names, which may be of any of them.
@@ -53,21 +51,22 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
 }
 
 Queue::Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority)
-    : gpu_(gpu), kernels_(kernels) {
+    : gpu_(gpu), driver_(driver()), kernels_(kernels) {
   if (which == Which::default_stream) return;
   const ContextGuard guard(gpu_);
   int least = 0, greatest = 0;
-  check(driver().stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
-  check(driver().create_stream(&stream_, kStreamNonBlocking, priority < 0 ? greatest : least),
+  check(driver_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  check(driver_.create_stream(&stream_, kStreamNonBlocking, priority < 0 ? greatest : least),
         "cuStreamCreate");
 }
 
 Queue::~Queue() {
   try {
     const ContextGuard guard(gpu_);
-    driver().synchronize_stream(stream_);
-    if (scratch_ != 0) driver().free(scratch_);
-    if (stream_ != nullptr) driver().destroy_stream(stream_);
+    driver_.synchronize_stream(stream_);
+    staging_.free();
+    if (scratch_ != 0) driver_.free(scratch_);
+    if (stream_ != nullptr) driver_.destroy_stream(stream_);
   } catch (const std::exception&) {  // the context is lost, and all that it had
   }
 }
@@ -78,15 +77,16 @@ std::string Queue::name() const {
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const Code& code = static_cast<const Code&>(*compiled->code);
-  const FloatModeGuard mode(frame.program().float_mode);  // of what the CPU's code computes
   const ContextGuard guard(gpu_);
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
       if (pass.is_call()) {
+        const FloatModeGuard mode(frame.program().float_mode);
         pass.call_on_copies(*this);
-      } else {
-        run(code, i, pass.bindings());
+      } else if (!pass.bindings().empty() && !run_kernels(code, i, pass.bindings())) {
+        const FloatModeGuard mode(frame.program().float_mode);
+        run_on_cpu(code, i, pass.bindings());
       }
     } catch (const std::exception& error) {
       pass.fail(error);
@@ -100,8 +100,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   return ticket;
 }
 
-void Queue::run(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  if (bindings.empty() || run_kernels(code, pass, bindings)) return;
+void Queue::run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings) {
   for (const Binding& binding : bindings) {
     if (binding.count == 0) continue;
     run_on_copies(*this, code.plan().batches[pass].group, code.on_cpu(pass), binding);
@@ -111,98 +110,75 @@ void Queue::run(const Code& code, size_t pass, std::span<const Binding> bindings
 
 // False, with nothing enqueued, where there are no kernels for it.
 bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  const auto& [emitted, cold] = code.forms(pass);
-  const auto run = [&](const auto& form, std::atomic<uint64_t>& runs) {
-    if (form == nullptr || !run_planned(code, [&] { return form->launches(bindings); })) {
-      return false;
-    }
-    runs.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  };
-  if (run(emitted, runs_by_emitted)) return true;
-  int64_t elements = 0;
-  for (const Binding& binding : bindings) elements += binding.count;
-  if (elements >= kLeastForPieces && run_pieces(code, pass, bindings)) return true;
-  return run(cold, runs_by_cold) || run_pieces(code, pass, bindings);
-}
-
-bool Queue::run_pieces(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  const gpu::PieceCode* const pieces = code.pieces(pass);
-  if (pieces == nullptr) return false;
-  const auto available = [&](const gpu::Kernel& kernel) {
-    return code.loaded(kernel).function != nullptr;
-  };
-  bool first = true;
-  for (const Binding& binding : bindings) {
-    if (binding.count == 0) continue;
-    try {
-      if (!run_planned(code, [&] { return pieces->launches(binding, available); })) {
-        if (first) return false;
-        throw Error(name() + ": a group cannot be run");
-      }
-    } catch (const OutOfMemory&) {  // of the values in between
-      if (first) return false;
-      throw;
-    }
-    first = false;
-  }
-  runs_by_pieces.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
-template <class Plan>
-bool Queue::run_planned(const Code& code, Plan&& plan) {
-  gpu::Launches launches;
+  std::shared_ptr<const Ready> ready = code.ready(pass, bindings);
+  if (ready == nullptr) return false;
   try {
-    launches = plan();
-  } catch (const Error&) {  // its numbers do not fit
-    return false;
+    launch_all(*ready, bindings);
+  } catch (const OutOfMemory&) {  // of the values in between
+    if (ready->form != Form::pieces) throw;
+    ready = code.ready_without_pieces(pass, bindings);
+    if (ready == nullptr) return false;
+    launch_all(*ready, bindings);
   }
-  std::vector<Loaded> loaded;
-  loaded.reserve(launches.list.size());
-  for (const gpu::Launch& its : launches.list) {
-    loaded.push_back(code.loaded(*its.kernel));
-    if (loaded.back().function == nullptr) return false;
-  }
-  size_t bytes = launches.scratch_bytes;
-  for (const gpu::Launch& its : launches.list) bytes += gpu::scratch_size(its.table.size());
-  const std::lock_guard lock(mutex_);
-  const Address memory = scratch(bytes);
-  Address table = memory + launches.scratch_bytes;
-  for (size_t i = 0; i < loaded.size(); ++i) {
-    const gpu::Launch& its = launches.list[i];
-    if (!its.table.empty()) {
-      // Of memory that is not page-locked it is read before the call returns.
-      transferred(driver().copy_to_device(table, its.table.data(), its.table.size(), stream_),
-                  "copy", its.table.size());
-    }
-    launch(loaded[i], its, memory, table);
-    table += gpu::scratch_size(its.table.size());
-  }
+  std::atomic<uint64_t>& runs = ready->form == Form::emitted  ? runs_by_emitted
+                                : ready->form == Form::pieces ? runs_by_pieces
+                                                              : runs_by_cold;
+  runs.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-void Queue::launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch,
-                   Address table) {
+// Throws OutOfMemory with nothing enqueued.
+void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings) {
+  const gpu::Prepared& prepared = ready.prepared;
   std::array<Address, gpu::kMostBuffers> addresses;
   std::array<void*, gpu::kMostBuffers> parameters;
-  const size_t count = launch.arguments.size();
-  if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
-  for (size_t i = 0; i < count; ++i) {
-    const gpu::Argument& its = launch.arguments[i];
-    addresses[i] = its.is_program           ? loaded.program
-                   : its.is_table           ? table
-                   : its.address != nullptr ? address_of(its.address)
-                                            : scratch + its.scratch;
-    parameters[i] = &addresses[i];
+  std::array<std::byte, gpu::kMostParameterBytes> bytes;
+  Released released;
+  const std::lock_guard lock(mutex_);
+  const Address memory = scratch(prepared.scratch_bytes() + prepared.table_bytes());
+  const Address tables = memory + prepared.scratch_bytes();
+  if (prepared.table_bytes() != 0) send_tables(prepared, bindings, tables, released);
+  const Loaded* loaded = ready.loaded.data();
+  for (const gpu::Prepared::Launch& its : prepared.launches()) {
+    const size_t count = its.arguments.size();
+    if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
+    for (size_t i = 0; i < count; ++i) {
+      const gpu::Argument& argument = its.arguments[i];
+      addresses[i] = argument.is_program ? loaded->program
+                     : argument.is_table ? tables + its.table_offset
+                                         : memory + argument.scratch;
+      parameters[i] = &addresses[i];
+    }
+    for (const gpu::Prepared::Place& place : its.addresses) {
+      addresses[place.at] = address_of(gpu::Prepared::address(place, bindings));
+    }
+    its.parameters.write(bytes.data(), bindings);
+    parameters[count] = bytes.data();
+    launch(*its.kernel, loaded->function, its.blocks, its.threads, parameters.data());
+    ++loaded;
   }
-  parameters[count] = const_cast<std::byte*>(launch.parameters.data());
-  const Status status = driver().launch(loaded.function, launch.blocks, 1, 1, launch.threads, 1, 1,
-                                        0, stream_, parameters.data(), nullptr);
-  if (status != kSuccess) {
-    throw Error(name() + ": the kernel " + launch.kernel->name +
-                " cannot be launched: " + describe(status));
+}
+
+void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings,
+                        Address to, Released& released) {
+  // The ticket that the submission gets, or an earlier one of another thread's, which comes later
+  // on the stream all the same.
+  std::byte* const staged =
+      staging_.take(prepared.table_bytes(), last_ + 1, [&] { return ask(last_, released); });
+  for (const gpu::Prepared::Launch& its : prepared.launches()) {
+    its.table.write(staged + its.table_offset, bindings);
   }
+  transferred(driver_.copy_to_device(to, staged, prepared.table_bytes(), stream_), "copy",
+              prepared.table_bytes());
+}
+
+void Queue::launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
+                   void** parameters) {
+  const Status status =
+      driver_.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream_, parameters, nullptr);
+  if (status == kSuccess) [[likely]]
+    return;
+  throw Error(name() + ": the kernel " + kernel.name + " cannot be launched: " + describe(status));
 }
 
 // What ran before on the stream has used it by then.
@@ -212,7 +188,7 @@ Address Queue::scratch(size_t bytes) {
       (std::max(bytes, 2 * scratch_bytes_) + kScratchStep - 1) / kScratchStep * kScratchStep;
   const Address memory = allocate(wanted);
   // The driver waits for the device before it takes it back.
-  if (scratch_ != 0) driver().free(scratch_);
+  if (scratch_ != 0) driver_.free(scratch_);
   scratch_ = memory;
   scratch_bytes_ = wanted;
   return scratch_;
@@ -230,13 +206,13 @@ Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction
   Status status = kSuccess;
   switch (direction) {
     case Direction::to_device:
-      status = driver().copy_to_device(address_of(to), from, bytes, stream_);
+      status = driver_.copy_to_device(address_of(to), from, bytes, stream_);
       break;
     case Direction::to_host:
-      status = driver().copy_to_host(to, address_of(from), bytes, stream_);
+      status = driver_.copy_to_host(to, address_of(from), bytes, stream_);
       break;
     case Direction::on_device:
-      status = driver().copy_on_device(address_of(to), address_of(from), bytes, stream_);
+      status = driver_.copy_on_device(address_of(to), address_of(from), bytes, stream_);
       break;
   }
   transferred(status, "copy", bytes);
@@ -254,21 +230,22 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   };
   switch (element_bytes) {
     case 1:
-      transferred(driver().fill_8(address_of(to), value(uint8_t{}), count, stream_), "fill", bytes);
+      transferred(driver_.fill_8(address_of(to), value(uint8_t{}), count, stream_), "fill", bytes);
       return next();
     case 2:
-      transferred(driver().fill_16(address_of(to), value(uint16_t{}), count, stream_), "fill",
+      transferred(driver_.fill_16(address_of(to), value(uint16_t{}), count, stream_), "fill",
                   bytes);
       return next();
     case 4:
-      transferred(driver().fill_32(address_of(to), value(uint32_t{}), count, stream_), "fill",
+      transferred(driver_.fill_32(address_of(to), value(uint32_t{}), count, stream_), "fill",
                   bytes);
       return next();
     default: break;
   }
   const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
-  for (const gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
-    launch({kernels_.find(its.kernel->name), 0}, its, 0, 0);
+  for (gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
+    void* parameters[] = {&its.arguments[0].address, its.parameters.data()};
+    launch(*its.kernel, kernels_.find(its.kernel->name), its.blocks, its.threads, parameters);
   }
   return next();
 }
@@ -282,7 +259,7 @@ Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
     mark_behind(ticket);
   } else {
     const auto& mark = static_cast<Moment&>(*moment).mark();
-    check(driver().record_event(mark->event(), stream_), "cuEventRecord");
+    check(driver_.record_event(mark->event(), stream_), "cuEventRecord");
     recorded_.push_back({ticket, mark});
   }
   tidy(released);
@@ -301,7 +278,7 @@ void Queue::wait_for(const Fence& fence) {
   }
   const ContextGuard guard(gpu_);
   const std::lock_guard lock(mutex_);
-  check(driver().wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
+  check(driver_.wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
 }
 
 // Of the same stream the order is that of the launches.
@@ -313,7 +290,7 @@ void Queue::lend(void* stream) {
   const std::lock_guard lock(mutex_);
   Ticket& lent = lent_[other];
   if (last_ <= std::max(lent, done_.load(std::memory_order_relaxed))) return;
-  check(driver().wait_for_event(other, mark_behind(last_).mark->event(), 0), "cuStreamWaitEvent");
+  check(driver_.wait_for_event(other, mark_behind(last_).mark->event(), 0), "cuStreamWaitEvent");
   lent = last_;
 }
 
@@ -323,8 +300,8 @@ Ticket Queue::take_back(void* stream) {
   const std::lock_guard lock(mutex_);
   if (other != stream_) {
     const std::shared_ptr<Mark> mark = new_mark();
-    check(driver().record_event(mark->event(), other), "cuEventRecord");
-    check(driver().wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
+    check(driver_.record_event(mark->event(), other), "cuEventRecord");
+    check(driver_.wait_for_event(stream_, mark->event(), 0), "cuStreamWaitEvent");
     marks_.push_back(mark);  // recorded anew, it is another event to those who wait for it
   }
   return next();
@@ -342,10 +319,7 @@ bool Queue::done(Ticket ticket) noexcept {
     const ContextGuard guard(gpu_);
     const std::lock_guard lock(mutex_);
     if (ticket <= done_.load(std::memory_order_relaxed)) return true;
-    mark_behind(ticket);
-    // Those before it, too, so that what they stand for is let go.
-    const Status status = look(released);
-    if (status != kSuccess && status != kNotReady) lost(status);
+    ask(ticket, released);
   } catch (const std::exception& error) {  // nothing comes to an end any more
     const std::lock_guard lock(mutex_);
     if (error_.empty()) error_ = error.what();
@@ -362,7 +336,7 @@ void Queue::wait(Ticket ticket) {
     if (ticket > done_.load(std::memory_order_relaxed)) reached = mark_behind(ticket);
   }
   const Status status =
-      reached.mark != nullptr ? driver().synchronize_event(reached.mark->event()) : kSuccess;
+      reached.mark != nullptr ? driver_.synchronize_event(reached.mark->event()) : kSuccess;
   reached.mark = nullptr;  // so that it can be used again
   Released released;
   const std::lock_guard lock(mutex_);
@@ -376,7 +350,7 @@ Queue::Recorded Queue::mark_behind(Ticket ticket) {
   const auto found = std::ranges::lower_bound(recorded_, ticket, {}, &Recorded::ticket);
   if (found != recorded_.end()) return *found;
   std::shared_ptr<Mark> mark = new_mark();
-  const Status status = driver().record_event(mark->event(), stream_);
+  const Status status = driver_.record_event(mark->event(), stream_);
   if (status != kSuccess) lost(status);
   return recorded_.emplace_back(Recorded{last_, std::move(mark)});
 }
@@ -388,11 +362,20 @@ std::shared_ptr<Mark> Queue::new_mark() {
   return mark;
 }
 
+// Up to which ticket all is done, without waiting for more; one day the given one is. What is done
+// is let go.
+Ticket Queue::ask(Ticket ticket, Released& released) {
+  mark_behind(ticket);
+  const Status status = look(released);
+  if (status != kSuccess && status != kNotReady) lost(status);
+  return done_.load(std::memory_order_relaxed);
+}
+
 // Notes what is done of that which is recorded; what is not is kNotReady.
 Status Queue::look(Released& released) noexcept {
   Status status = kSuccess;
   while (!recorded_.empty() && status == kSuccess) {
-    status = driver().query_event(recorded_.front().mark->event());
+    status = driver_.query_event(recorded_.front().mark->event());
     if (status == kSuccess) note_done(recorded_.front().ticket, released);
   }
   return status;

@@ -15,6 +15,7 @@
 #include "atlas/queue.h"
 #include "cuda/code.h"
 #include "cuda/context.h"
+#include "cuda/staging.h"
 #include "gpu/launch.h"
 
 namespace hologram::cuda {
@@ -69,6 +70,9 @@ class Queue final : public hologram::Queue {
   Ticket take_back(void* stream) override;
   Ticket last() noexcept override;
   bool done(Ticket ticket) noexcept override;
+  bool known_done(Ticket ticket) noexcept override {
+    return ticket <= done_.load(std::memory_order_acquire);
+  }
   void wait(Ticket ticket) override;
 
  private:
@@ -85,15 +89,16 @@ class Queue final : public hologram::Queue {
   using Released = std::vector<std::shared_ptr<const Compiled>>;
 
   std::string name() const;
-  void run(const Code& code, size_t pass, std::span<const Binding> bindings);
+  void run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
-  bool run_pieces(const Code& code, size_t pass, std::span<const Binding> bindings);
-  // False, with nothing enqueued, where a kernel is missing or its numbers do not fit.
-  template <class Plan>
-  bool run_planned(const Code& code, Plan&& plan);
-  void launch(const Loaded& loaded, const gpu::Launch& launch, Address scratch, Address table);
+  void launch_all(const Ready& ready, std::span<const Binding> bindings);
+  void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
+                   Released& released);
+  void launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
+              void** parameters);
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }
+  Ticket ask(Ticket ticket, Released& released);
   void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);
   Recorded mark_behind(Ticket ticket);
   std::shared_ptr<Mark> new_mark();
@@ -104,6 +109,7 @@ class Queue final : public hologram::Queue {
   void transferred(Status status, const char* what, size_t bytes);
 
   const Gpu& gpu_;
+  const Driver& driver_;
   Kernels& kernels_;
   Stream stream_ = nullptr;
   std::mutex mutex_;  // of all below, and of what is enqueued
@@ -114,6 +120,7 @@ class Queue final : public hologram::Queue {
   size_t most_kept_ = 0;                      // of these, before the queue looks
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
+  Staging staging_;                // of tables
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
   std::string error_;              // that nobody has been told of
   std::atomic<Ticket> done_{0};

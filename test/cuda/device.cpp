@@ -84,13 +84,21 @@ bool Device::holds(Address start, size_t bytes) {
 
 void Device::note_copy(Address start, size_t bytes) {
   const std::lock_guard guard(mutex_);
+  // Those that it overwrites are gone.
+  auto first = copies_.upper_bound(start);
+  if (first != copies_.begin() && std::prev(first)->first + std::prev(first)->second > start) {
+    --first;
+  }
+  while (first != copies_.end() && first->first < start + bytes) first = copies_.erase(first);
   copies_[start] = bytes;
 }
 
 size_t Device::copied(Address start) {
   const std::lock_guard guard(mutex_);
-  const auto found = copies_.find(start);
-  return found != copies_.end() ? found->second : 0;
+  const auto behind = copies_.upper_bound(start);
+  if (behind == copies_.begin()) return 0;
+  const auto& [first, bytes] = *std::prev(behind);
+  return start < first + bytes ? first + bytes - start : 0;
 }
 
 std::shared_ptr<Stream> Device::find(hologram::cuda::Stream handle) {

@@ -40,8 +40,8 @@ class Device final : public hologram::cuda::CUctx_st {
   // Whether all of a range is memory of one allocation.
   bool holds(Address start, size_t bytes);
 
-  // Of copies from memory of the host that is not page-locked, as tables of addresses come: from
-  // where on there is one, and its bytes; 0 elsewhere.
+  // Of copies from page-locked memory, as tables of addresses come: how many bytes from there on
+  // are of the last one that wrote them; 0 where there was none.
   void note_copy(Address start, size_t bytes);
   size_t copied(Address start);
 

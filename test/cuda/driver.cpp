@@ -22,6 +22,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,9 +70,31 @@ Status checked(Status status, const char* function) {
   return status;
 }
 
+// How often each function has been called.
+class Calls {
+ public:
+  void add(const char* function) {
+    const std::lock_guard guard(mutex_);
+    ++all_[function];
+  }
+  uint64_t of(const char* function) {
+    const std::lock_guard guard(mutex_);
+    return all_[function];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> all_;
+};
+Calls& calls() {
+  static auto& its = *new Calls;
+  return its;
+}
+
 // `function` is the one of the driver that calls this.
 Status with_driver(auto&& call, const char* function = __builtin_FUNCTION()) {
   if (owner.load() != ::getpid()) return kNotInitialized;
+  calls().add(function);
   return checked(call(), function);
 }
 
@@ -144,6 +168,12 @@ Status copy(Device& device, simulated_cuda::Stream& stream, void* to, const void
 }
 
 }  // namespace
+
+// For tests: of a function of the driver, or "pageable", copies to devices from memory that is not
+// page-locked.
+extern "C" [[gnu::visibility("default")]] uint64_t simulated_cuda_calls(const char* function) {
+  return calls().of(function);
+}
 
 // The driver and its devices.
 
@@ -297,9 +327,16 @@ Status cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
   return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
     if (bytes == 0) return kSuccess;
     if (!device.holds(to, bytes) || !is_host(from)) return kInvalidValue;
-    if (HostMemory::instance().holds(from)) return copy(device, its, bytes_of(to), from, bytes);
-    // What is not page-locked has been read on return.
-    device.note_copy(to, bytes);
+    if (HostMemory::instance().holds(from)) {
+      device.push(its, [&device, to, from, bytes] {
+        std::memcpy(bytes_of(to), from, bytes);
+        device.note_copy(to, bytes);
+      });
+      return kSuccess;
+    }
+    // What is not page-locked has been read on return, and the stream has come that far.
+    calls().add("pageable");
+    its.thread.wait(its.thread.last());
     const auto* const start = static_cast<const char*>(from);
     device.push(its, [to, kept = std::vector<char>(start, start + bytes)] {
       std::memcpy(bytes_of(to), kept.data(), kept.size());

@@ -1,0 +1,115 @@
+"""The host's time for a few operations of the CUDA backend against torch's on the same GPU.
+
+    python benchmarks/cuda_host_time.py
+    python benchmarks/cuda_host_time.py --repeats 50
+
+Needs an NVIDIA GPU and a torch with CUDA. Of ours a call records, flushes and launches; nothing
+waits for the GPU while it is measured, and there are too few launches at a time to fill its queue.
+Printed are microseconds for a call, the least of so many loops, and ours over torch's; "not
+flushed" is ours where programs end when they are long enough, as they do where nobody asks for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("HOLOGRAM_BACKENDS", "cuda")
+
+# After the variable, which is read when the package is loaded.
+import common
+import torch
+
+from torch_hologram import _C
+
+# Fewer than a stream takes before a launch waits.
+LAUNCHES = 1000
+ELEMENTS = 1024
+
+
+def one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Ten operations: one launch where they are recorded."""
+    z = x + y
+    for _ in range(9):
+        z = z + y
+    return z
+
+
+def row_sums(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.sum(1)
+
+
+def in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.add_(y)
+
+
+# What is called, and how many launches of torch's that is.
+CALLS = {"x + y": (one, 1), "ten additions": (chain, 10), "sum of rows": (row_sums, 1),
+         "in place": (in_place, 1)}  # fmt: skip
+
+
+def microseconds(
+    call: Callable[[], None], finish: Callable[[], None], repeats: int, n: int
+) -> float:
+    """The least mean of a loop of n calls."""
+    for _ in range(20):
+        call()
+    least = float("inf")
+    for _ in range(repeats):
+        finish()
+        begin = time.perf_counter()
+        for _ in range(n):
+            call()
+        least = min(least, time.perf_counter() - begin)
+    finish()
+    return 1e6 * least / n
+
+
+def measure(function: Callable, launches: int, device: str, repeats: int) -> tuple[float, float]:
+    """With a flush after each call where the device has one, and without."""
+    module = torch.get_device_module(device)
+    x, y = (torch.rand(32, ELEMENTS // 32, device=device) for _ in range(2))
+
+    def flushed() -> None:
+        function(x, y)
+        _C.flush_current()
+
+    def plain() -> None:
+        function(x, y)
+
+    call = flushed if device == "hologram" else plain
+    n = LAUNCHES // launches
+    first = microseconds(call, module.synchronize, repeats, n)
+    return first, microseconds(plain, module.synchronize, repeats, n)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available() or _C.device_backend(0) != "cuda":
+        print("there is no GPU that torch and the package can use", file=sys.stderr)
+        return 1
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    lines = []
+    for name, (function, launches) in CALLS.items():
+        theirs, _ = measure(function, launches, "cuda", arguments.repeats)
+        ours, recorded = measure(function, launches, "hologram", arguments.repeats)
+        times = [f"{value:.2f}" for value in (ours / theirs, ours, theirs, recorded)]
+        lines.append((name, *times))
+    header = ("call", "times torch's", "us", "us, torch", "us, not flushed")
+    print(common.text_table(header, lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
