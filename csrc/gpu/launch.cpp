@@ -217,17 +217,19 @@ class Planning {
 
   void fold_down(size_t step) {
     Variant variant = this->variant();
+    variant.vectors = has_row_vectors(steps_.list[step]);
     Work work;
     work.rows = binding_.rows;
     const int64_t results = binding_.planes * binding_.columns;
+    const int64_t of_thread = variant.vectors ? accumulators_of(steps_.compute_type) / kWarp : 1;
     // A part is a power of two of chunks, so that joined it is a part of the whole tree.
     const int64_t chunks = divided_up(binding_.rows, kFoldRows);
-    const int64_t parts_wanted = divided_up(target_.enough_threads, results);
+    const int64_t parts_wanted = divided_up(target_.enough_threads * of_thread, results);
     int64_t part_chunks = kLeastChunks;
     while (divided_up(chunks, part_chunks) > parts_wanted) part_chunks *= 2;
     work.parts = divided_up(chunks, part_chunks);
     work.part_rows = part_chunks * kFoldRows;
-    work.threads = results * work.parts;
+    work.threads = results / of_thread * work.parts;
     spread_threads(work, work.threads);
     if (work.parts > 1) return folds_in_parts(step, variant, work, results);
     add(step, variant, work);
@@ -248,8 +250,11 @@ class Planning {
     add(step, variant, work);
     variant.vectors = false;
     variant.joins = true;
+    // Of rows, of which there are few, a block takes as many as its threads can.
+    const int64_t most = most_threads(steps_.compute_type);
+    const bool by_block = steps_.list[step].skeleton == Skeleton::classes && !target_.cold;
     work.part_rows = kMostJoined;
-    while (work.parts > kMostJoined) {
+    while (work.parts > (by_block ? most * kMostJoined : kMostJoined)) {
       work.joined = divided_up(work.parts, kMostJoined);
       make_parts(work.joined);
       work.threads = results * work.joined;
@@ -261,6 +266,13 @@ class Planning {
     variant.parts = false;
     work.threads = results;
     spread_threads(work, results);
+    if (by_block) {
+      variant.team = Team::block;
+      work.block = kWarp * static_cast<unsigned>(divided_up(std::min(work.parts, most), kWarp));
+      work.blocks = results;
+      work.part_rows = 1;
+      while (work.part_rows * work.block < work.parts) work.part_rows *= 2;
+    }
     add(step, variant, work);
   }
 

@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
       return all;
     }
     case Skeleton::classes: {
-      all = joins({}, {});
+      all = joins({}, {.team = Team::block});
       Variant variant;
       variant.parts = true;
       all.push_back({"classes", variant});
@@ -65,10 +65,14 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
     }
     case Skeleton::fold_down: {
       all = joins({}, {});
-      Variant variant;
-      all.push_back({"fold_down", variant});
-      variant.parts = true;
-      all.push_back({"fold_down_parts", variant});
+      for (const bool vectors : {false, true}) {
+        const std::string suffix = vectors ? "_vectors" : "";
+        Variant variant;
+        variant.vectors = vectors;
+        all.push_back({"fold_down" + suffix, variant});
+        variant.parts = true;
+        all.push_back({"fold_down_parts" + suffix, variant});
+      }
       return all;
     }
     case Skeleton::scan: {

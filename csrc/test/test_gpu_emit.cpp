@@ -330,10 +330,13 @@ TEST(gpu_launches_of_rows_choose_threads) {
   CHECK_EQ(longer.list[0].threads, 96u);
   CHECK_EQ(longer.list[0].blocks, 100u);
   CHECK_EQ(few.scratch_bytes, size_t{0});
-  // Of one row, many blocks: two folds of three launches each, as there are many classes, and the
-  // elements.
+  // Of one row, many blocks, and one that joins what they have, of two folds, and the elements.
   const Launches one = of({1, 1, 1'000'000});
-  CHECK_EQ(one.list.size(), size_t{7});
+  CHECK_EQ(one.list.size(), size_t{5});
+  CHECK_EQ(one.list[1].threads, 352u);
+  CHECK_EQ(one.list[1].blocks, 1u);
+  // More partial results than its threads can join one after the other, some first.
+  CHECK_EQ(of({1, 1, 300'000'000}).list.size(), size_t{7});
   CHECK_EQ(one.list[0].blocks, (326u + 7) / 8);
   CHECK(one.scratch_bytes >= 326 * 4);
   CHECK(one.list[0].arguments[1].address == nullptr);
@@ -346,7 +349,7 @@ TEST(gpu_launches_fold_down_in_parts) {
   const Addresses addresses(2);
   const auto few = code.launches(bind_rows(addresses, {1, 64, 10}));
   CHECK_EQ(few.list.size(), size_t{1});
-  const auto wide = code.launches(bind_rows(addresses, {1, 10000, 100'000}));
+  const auto wide = code.launches(bind_rows(addresses, {1, 3000, 300'000}));
   CHECK_EQ(wide.list.size(), size_t{1});
   const auto tall = code.launches(bind_rows(addresses, {1, 100'000, 100}));
   // Each thread makes one of some chunks; many threads join these.
@@ -358,7 +361,7 @@ TEST(gpu_launches_fold_down_in_parts) {
   CHECK_EQ(rows % 16, 0u);
   CHECK_EQ(chunks & (chunks - 1), 0u);  // a power of two
   const uint32_t parts = (100'000 + rows - 1) / rows, joined = of(1, Parameter::Kind::joined);
-  CHECK_EQ(of(0, Parameter::Kind::threads), parts * 100);
+  CHECK_EQ(of(0, Parameter::Kind::threads), parts * 25);  // four columns each
   CHECK_EQ(of(1, Parameter::Kind::parts), parts);
   CHECK_EQ(joined, (parts + 63) / 64);
   CHECK_EQ(of(1, Parameter::Kind::threads), joined * 100);
