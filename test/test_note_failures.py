@@ -64,7 +64,7 @@ def test_failures_are_noted_once_and_a_worker_ends_without_its_gpu(
         text=True,
         check=False,
     )
-    noted = [line.split("::")[1] for line in failures.read_text().splitlines()]
+    noted = [line.split("::", 1)[1] for line in failures.read_text().splitlines()]
     assert noted == [
         "test_lost [call] RuntimeError: device-side assert triggered (CUDA_ERROR_ASSERT)",
         "test_wrong [call] ValueError: this",
