@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -56,6 +57,8 @@ def run_python(
 
 # What executes, by its name: "cpu", or "sim" (test/sim).
 BACKEND = _C.device_backend(0)
+# Of all devices.
+BACKENDS = {_C.device_backend(index) for index in range(torch.hologram.device_count())}
 # Whether the host can touch the device's memory; how a call of torch's CPU kernel is counted.
 HOST_MEMORY = torch.hologram.get_device_properties(0).host_addressable
 DELEGATED = "copied" if _C.delegate_target(0)[0] == "copied" else "delegated"
@@ -94,6 +97,19 @@ def several_devices(count: int) -> dict[str, str]:
         "HOLOGRAM_BACKENDS": ",".join(backends),
         **{numbers[name]: str(n) for name, n in zip(backends, counts, strict=False)},
     }
+
+
+def as_torch(compare: Callable[[str], None]) -> None:
+    """compare("cpu") passes; or compare("cuda"), where torch's CUDA kernels run for the device.
+
+    What compare() calls uses no autograd: torch has it for one accelerator of a process.
+    """
+    try:
+        compare("cpu")
+    except AssertionError:
+        if not CUDA_KERNELS:
+            raise
+        compare("cuda")
 
 
 class HologramTestCase(TestCase):

@@ -7,7 +7,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from common import ROOT, HologramTestCase
+from common import CUDA_KERNELS, ROOT, HologramTestCase
 from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -268,6 +268,8 @@ class TestProducts(HologramTestCase):
     @parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
     def test_layouts(self, dtype):
         torch.manual_seed(0)
+        # Sums that cancel, which are rounded to the dtype before or after the bias is added.
+        rough = {"rtol": 2e-2, "atol": 2e-2} if CUDA_KERNELS and dtype.itemsize == 2 else {}
         a, b = torch.randn(6, 8).to(dtype), torch.randn(8, 10).to(dtype)
         for left in (
             a,
@@ -280,8 +282,8 @@ class TestProducts(HologramTestCase):
                     bias = bias.to(dtype)
                     wanted = torch.addmm(bias, left, right)
                     device = [t.to("hologram") for t in (bias, left, right)]
-                    self.assertEqual(torch.addmm(*device), wanted)
-                    self.assertEqual(device[1] @ device[2], left @ right)
+                    self.assertEqual(torch.addmm(*device), wanted, **rough)
+                    self.assertEqual(device[1] @ device[2], left @ right, **rough)
 
     def test_factors(self):
         x = torch.rand(3, 3)

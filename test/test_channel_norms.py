@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+import pytest
 import torch
 import torch.nn.functional as F
 from about_torch import GROUP_NORM_KEEPS_LAYOUTS
-from common import HologramTestCase
+from common import HologramTestCase, as_torch
 from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
+    subtest,
 )
 
 DEVICE = "hologram"
@@ -153,7 +155,8 @@ class TestChannelNorms(HologramTestCase):
                     self.judge(run, dtype, count)
 
     @parametrize("dtype", FLOATS)
-    @parametrize("wide", (False, True))
+    # CUDA's kernel takes no parameters of a wider dtype than the input's.
+    @parametrize("wide", (False, subtest(True, decorators=[pytest.mark.cpu_kernels])))
     def test_group_norm_with_channels_last(self, dtype, wide):
         """Torch's kernels; gradients are recorded where torch makes them contiguous."""
         delegated = ["aten::native_group_norm"]
@@ -355,11 +358,15 @@ class TestChannelNorms(HologramTestCase):
     )
     def test_bad_input(self, call):
         x, v = torch.randn(2, 3, 4), torch.ones(3)
-        with self.assertRaises(Exception) as expected:
-            call(x, v)
-        with self.assertRaises(type(expected.exception)) as actual:
+        with self.assertRaises(Exception) as actual:
             call(x.to(DEVICE), v.to(DEVICE))
-        self.assertEqual(str(actual.exception), str(expected.exception))
+
+        def compare(device):
+            with self.assertRaises(type(actual.exception)) as expected:
+                call(x.to(device), v.to(device))
+            self.assertEqual(str(actual.exception), str(expected.exception))
+
+        as_torch(compare)
 
     def test_nothing_to_normalise(self):
         x = torch.randn(0, 3, 4)

@@ -14,7 +14,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from common import BACKEND, HOST_MEMORY, ROOT, HologramTestCase, run_python
+from common import BACKEND, BACKENDS, HOST_MEMORY, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -302,7 +302,7 @@ EXAMPLES = {
     ),
     "get_version": ("get_version()", hg.__version__),
     "clear_all_registries": ("clear_all_registries()", None),
-    "is_cuda_available": ("is_cuda_available()", False),
+    "is_cuda_available": ("is_cuda_available()", "cuda" in BACKENDS),
     "is_metal_available": ("is_metal_available()", False),
 }
 

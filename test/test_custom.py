@@ -12,7 +12,7 @@ import threading
 
 import pytest
 import torch
-from common import DELEGATED, ROOT, HologramTestCase, run_python
+from common import CUDA_KERNELS, DELEGATED, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -44,6 +44,14 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, math.inf, -math.inf, math.nan, 1e-42, 3e38, -7.25)
+
+
+def of_zeros_either(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor + 0.0
+
+
+# torch.clamp of tensors is torch's kernel: of two zeros CUDA's takes the other.
+LINES = {"clamp(x, y, x + 1)": of_zeros_either} if CUDA_KERNELS else {}
 
 
 def samples(dtype: torch.dtype, operands: int) -> list[torch.Tensor]:
@@ -104,7 +112,8 @@ class TestValues(HologramTestCase):
         operands = samples(dtype, len(operator.operands))
         result = operator(*operands)
         self.assertEqual(result.dtype, dtype)
-        self.assertEqual(bits(result), bits(in_python(operator, *operands)))
+        its = LINES.get(expression, lambda tensor: tensor)
+        self.assertEqual(bits(its(result)), bits(its(in_python(operator, *operands))))
 
     @parametrize("expression", EXPRESSIONS)
     @parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -114,7 +123,8 @@ class TestValues(HologramTestCase):
         result = operator(*operands)
         wanted = in_python(operator, *(operand.float() for operand in operands)).to(dtype)
         self.assertEqual(result.dtype, dtype)
-        self.assertEqual(bits(result), bits(wanted))
+        its = LINES.get(expression, lambda tensor: tensor)
+        self.assertEqual(bits(its(result)), bits(its(wanted)))
 
     @parametrize("expression", PREDICATES)
     @parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])

@@ -462,6 +462,7 @@ class TestGpuLibraries(HologramTestCase):
         with self.assertRaisesRegex(ValueError, "hologram:0 cannot share memory on cuda:0"):
             hg.from_dlpack(array, copy=False)
 
+    @pytest.mark.host_memory
     def test_cupy_consumer(self):
         import cupy
 
@@ -485,6 +486,7 @@ class TestGpuLibraries(HologramTestCase):
         with self.assertRaisesRegex(RuntimeError, "same device"):
             recorded + source
 
+    @pytest.mark.host_memory
     def test_pinned_memory(self):
         """The host can use it: it is shared."""
         import cupy

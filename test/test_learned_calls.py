@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.nn.functional as F
-from common import ROOT, HologramTestCase
+from common import CUDA_KERNELS, ROOT, HologramTestCase
 from torch import Tensor
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -136,7 +137,7 @@ class TestLearnedCalls(HologramTestCase):
             wanted = function(*given)
             mine = function(*to_device(given))
             self.assertEqual(mine, wanted)
-            if isinstance(wanted, Tensor):
+            if isinstance(wanted, Tensor) and not CUDA_KERNELS:  # whose layouts are their choice
                 self.assertEqual(mine.stride(), wanted.stride())
 
     @parametrize("name", [name for name in CASES if name != "index_put"])
@@ -155,8 +156,11 @@ class TestLearnedCalls(HologramTestCase):
                 loss = sum((y.float() * y.float()).sum() for y in outputs if y.requires_grad)
                 loss.backward()
                 sides.append([x.grad for x in leaves if x.grad is not None])
-            self.assertEqual(sides[1], sides[0])
+            # Gradients of a convolution are long sums, in an order of cuDNN's.
+            rough = {"rtol": 1e-4, "atol": 1e-4} if CUDA_KERNELS and "convolution" in name else {}
+            self.assertEqual(sides[1], sides[0], **rough)
 
+    @pytest.mark.cpu_kernels  # a vendor's are launched behind the program, and are no part of it
     @parametrize("name", CASES)
     def test_ends_no_program(self, name):
         function, make = CASES[name]
@@ -245,6 +249,7 @@ class TestTable(HologramTestCase):
 
 
 class TestBadInput(HologramTestCase):
+    @pytest.mark.device_assert
     def test_index_out_of_range(self):
         x = randn(6, 4).to("hologram")
         good, bad = (torch.tensor(i).to("hologram") for i in ([0, 5], [0, 6]))
@@ -254,6 +259,7 @@ class TestBadInput(HologramTestCase):
             x.index_select(0, bad).cpu()
         self.assertEqual(x.index_select(0, good), x.cpu()[[0, 5]])
 
+    @pytest.mark.device_assert
     def test_what_depends_on_it_fails_and_the_rest_is_done(self):
         x = randn(6, 4).to("hologram")
         bad = torch.tensor([0, 6]).to("hologram")

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import HologramTestCase
+from common import CUDA_KERNELS, HologramTestCase
 from torch.cuda import _memory_viz
 from torch.testing._internal.common_utils import run_tests
 
@@ -94,7 +94,9 @@ class TestHistory(HologramTestCase):
         z = x.flip(0)
         data = snapshot()
         for tensor in (x, y, z):
-            self.assertEqual(self.events(data, tensor.data_ptr()), ["alloc"])
+            # What CUDA's kernels return is memory of torch's allocator for CUDA.
+            events = [] if tensor is z and CUDA_KERNELS else ["alloc"]
+            self.assertEqual(self.events(data, tensor.data_ptr()), events)
 
     def test_the_tools_read_it(self):
         record()

@@ -1,6 +1,7 @@
 """Reductions at their edges: nothing to reduce, wrong dimensions, `out=`, overflow, long rows.
 
-What torch's CPU gives or raises is what the device has to, to the word.
+What torch's CPU gives or raises is what the device has to, to the word; or what torch's own CUDA
+device does, where its kernels run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from common import HologramTestCase
+from common import HologramTestCase, as_torch
 from test_reductions import DEVICE, FLOATS, INTEGERS
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -69,13 +70,17 @@ class EdgeTestCase(HologramTestCase):
     def check(self, call: Callable[[str], object], what: object, **tolerance: float) -> None:
         """call(place) has one outcome on both devices."""
         values, error, warned = outcome(lambda: call(DEVICE))
-        expected, its_error, its_warnings = outcome(lambda: call("cpu"))
-        self.assertEqual(error, its_error, what)
-        self.assertEqual(warned, its_warnings, what)
-        for mine, its in zip(values, expected, strict=True):
-            self.assertEqual(mine.dtype, its.dtype, what)
-            self.assertEqual(mine.shape, its.shape, what)
-            self.assertEqual(mine.cpu(), its, equal_nan=True, msg=str(what), **tolerance)
+
+        def compare(place: str) -> None:
+            expected, its_error, its_warnings = outcome(lambda: call(place))
+            self.assertEqual(error, its_error, what)
+            self.assertEqual(warned, its_warnings, what)
+            for mine, its in zip(values, expected, strict=True):
+                self.assertEqual(mine.dtype, its.dtype, what)
+                self.assertEqual(mine.shape, its.shape, what)
+                self.assertEqual(mine.cpu(), its.cpu(), equal_nan=True, msg=str(what), **tolerance)
+
+        as_torch(compare)
 
 
 class TestNothingAndWrongDims(EdgeTestCase):
@@ -305,6 +310,11 @@ class TestLongRows(EdgeTestCase):
         on = logs.to(DEVICE)
         for target, loss in ((classes - 1, 2.0), (classes - 2, 3.0), (classes - 3, 0.0)):
             self.assertEqual(F.nll_loss(on, torch.tensor([target], device=DEVICE)).item(), loss)
+
+    @pytest.mark.device_assert  # torch's kernel is the one for so many classes
+    def test_a_class_beyond_the_exact_floats(self):
+        classes = 2**24 + 3
+        on = torch.zeros(1, classes, device=DEVICE)
         with self.assertRaisesRegex(IndexError, f"Target {classes} is out of bounds"):
             F.nll_loss(on, torch.tensor([classes], device=DEVICE))
             torch.hologram.synchronize()

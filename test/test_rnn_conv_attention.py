@@ -7,10 +7,11 @@ import itertools
 import re
 import warnings
 
+import pytest
 import torch
 import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
-from common import CUDA_KERNELS, DELEGATED, DevicesMasks, HologramTestCase, dropped
+from common import CUDA_KERNELS, DELEGATED, DevicesMasks, HologramTestCase, as_torch, dropped
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_utils import (
@@ -191,6 +192,7 @@ class TestRecurrent(CompareTestCase):
             self.assertEqual(lengths, torch.tensor([5, 3, 1]))
         self.assert_same(results["hologram"], results["cpu"])
 
+    @pytest.mark.cpu_kernels  # others than the CPU's have no call for it that the device makes
     @parametrize("name", list(NETWORKS))
     def test_a_network_is_one_call(self, name):
         """No composition of cells: that took two to six times as long as the CPU."""
@@ -632,20 +634,31 @@ class TestConvolution(CompareTestCase):
     def test_sizes_of_gradients(self):
         """A gradient of another size than the result has is refused as on the CPU."""
         for weight, groups in ((torch.randn(3, 3, 1, 1), 1), (torch.randn(3, 1, 3, 3), 3)):
-            for device in ("cpu", "hologram"):
+
+            def refused(device, weight=weight, groups=groups):
                 x, w = torch.randn(2, 3, 5, 5, device=device), weight.to(device)
                 grad = torch.randn(2, 3, 4, 7, device=device)
-                with self.assertRaises(RuntimeError):
+                try:
                     torch.ops.aten.convolution_backward(
                         grad, x, w, [3], [1, 1], [0, 0], [1, 1], False, [0, 0], groups, [True] * 3
                     )
-                self.assertEqual(F.conv2d(x, w, groups=groups).cpu().shape[:2], (2, 3))
+                except RuntimeError:
+                    return True
+                return False
+
+            self.assertTrue(refused("cpu"))
+            mine = refused("hologram")
+            as_torch(lambda device, mine=mine, of=refused: self.assertEqual(mine, of(device)))
+            x = torch.randn(2, 3, 5, 5, device="hologram")
+            out = F.conv2d(x, weight.hologram(), groups=groups)
+            self.assertEqual(out.cpu().shape[:2], (2, 3))
 
     @parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
     def test_dtypes(self, dtype):
         x, weight = torch.randn(2, 3, 6, 6).to(dtype), torch.randn(4, 3, 3, 3).to(dtype)
         self.check(lambda x, w: F.conv2d(x, w), x, weight)
 
+    @pytest.mark.cpu_kernels  # cuDNN has none of integers
     def test_integers(self):
         x, weight = torch.arange(36).reshape(1, 1, 6, 6), torch.ones(1, 1, 3, 3, dtype=torch.int64)
         self.check(lambda x, w: F.conv2d(x, w), x, weight)
@@ -784,7 +797,10 @@ def outcome(function):
 
 
 class TestAttentionChoice(HologramTestCase):
-    """The choice between the fused kernel and plain operators is the CPU's, in every case."""
+    """The choice between the fused kernel and plain operators is the CPU's, in every case.
+
+    Where CUDA's kernels run, which have other fused ones, it is plain operators.
+    """
 
     def choices(self, tensors, mask=None, **options):
         def choose(device):
@@ -798,6 +814,12 @@ class TestAttentionChoice(HologramTestCase):
         self.assertEqual(mine, wanted, msg=f"{[t.shape for t in tensors]} {mask} {options}")
         seen.add(wanted)
 
+    def test_which_it_is(self):
+        q, k, v = (torch.randn(2, 4, 6, 8, device="hologram") for _ in range(3))
+        wanted = MATH if CUDA_KERNELS else FLASH
+        self.assertEqual(torch._fused_sdp_choice(q, k, v), wanted.value)
+
+    @pytest.mark.cpu_kernels
     @parametrize("shape", list(SHAPES))
     def test_shapes_and_masks(self, shape):
         seen = set()
@@ -817,6 +839,7 @@ class TestAttentionChoice(HologramTestCase):
         if shape == "plain":
             self.assertGreaterEqual(seen, {backend.value for backend in (MATH, FLASH)})
 
+    @pytest.mark.cpu_kernels
     @parametrize("layout", list(LAYOUTS))
     def test_layouts_and_dtypes(self, layout):
         seen = set()
@@ -843,6 +866,7 @@ class TestAttentionChoice(HologramTestCase):
         for tensors in ((q.double(), k, v), (q, k.half(), v), (q, k, v.bfloat16())):
             self.assert_equal_choice(set(), tensors)
 
+    @pytest.mark.cpu_kernels
     def test_chosen_backends(self):
         tensors = [torch.randn(2, 4, 6, 8) for _ in range(3)]
         for count in (1, 2):
@@ -886,6 +910,7 @@ class TestAttention(CompareTestCase):
         mask = torch.linspace(-1, 1, 42).reshape(6, 7).requires_grad_()
         self.check(attend, *qkv(), mask, exact=False)
 
+    @pytest.mark.cpu_kernels
     def test_fused_kernel_runs(self):
         torch.hologram.reset_fallback_report()
         attend(*on("hologram", *qkv()))

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from common import BACKEND, HologramTestCase, run_python, several_devices
+from common import BACKEND, BACKENDS, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -635,7 +635,10 @@ class TestBackend(SdkTestCase):
         self.assertEqual(backend.available()[0], mine)
         self.assertIs(hg.get_default_backend(), mine)
         self.assertTrue(backend.is_available(BACKEND) and backend.is_available(mine))
-        self.assertFalse(hg.is_cuda_available() or hg.is_metal_available())
+        there = [kind for kind in backend.BackendType if backend.is_available(kind)]
+        self.assertEqual(hg.is_cuda_available(), backend.BackendType.CUDA in there)
+        self.assertEqual(hg.is_cuda_available(), "cuda" in BACKENDS)
+        self.assertFalse(hg.is_metal_available())
         self.assertEqual(backend.require(BACKEND), mine)
 
     def test_auto(self):
@@ -646,6 +649,8 @@ class TestBackend(SdkTestCase):
 
     def test_absent(self):
         for name in ("cuda", "metal", hg.BackendType.METAL):
+            if name in BACKENDS:
+                continue
             known = getattr(name, "value", name)
             text = (
                 f"backend '{known}' is not available: .* no {known.upper()} .*available: {BACKEND}"

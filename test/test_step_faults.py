@@ -6,6 +6,7 @@ import copy
 import signal
 import threading
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import HologramTestCase
@@ -93,6 +94,7 @@ class TestStepFaults(HologramTestCase):
             torch.hologram.synchronize()
         self.mine.target = good
 
+    @pytest.mark.device_assert
     def test_an_index_out_of_range_in_a_program(self):
         table = nn.Embedding(8, 4).to("hologram")
         for words in ([1, 2, 3], [3, 2, 1]):

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from common import HologramTestCase, run_python, several_devices
+from common import GPUS, HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
 
 hologram = torch.hologram
@@ -239,7 +239,8 @@ class TestRules(HologramTestCase):
                 steps(n)
                 times[n].append((time.thread_time() - start) / n)
         self.assertLess(min(times[2000]), 3 * min(times[200]))
-        self.assertLess(hologram.stream_stats()["plan_bytes"], 2200 * 400)  # no pairs of views
+        # No pairs of views. A GPU's plan has its launches, too.
+        self.assertLess(hologram.stream_stats()["plan_bytes"], 2200 * (800 if GPUS else 400))
         fused = steps(2000)
         with hologram.eager():
             self.assertEqual(fused, steps(2000), rtol=0, atol=0)
@@ -512,7 +513,10 @@ class TestRules(HologramTestCase):
                 torch.set_flush_denormal(False)
 
     def test_18_denormals_are_flushed_where_the_call_is_made(self):
-        """Not where the program runs, and also by operations that are none otherwise."""
+        """Not where the program runs, and also by operations that are none otherwise.
+
+        A GPU knows nothing of it, as torch's own CUDA does not.
+        """
         cpu = torch.full((1000,), 1e-40)
         x = cpu.to("hologram")
         functions = (
@@ -535,7 +539,7 @@ class TestRules(HologramTestCase):
 
         for function in functions:
             for before, after in ((False, True), (True, False), (True, True)):
-                want = [call(function, cpu, flush) for flush in (before, after)]
+                want = [call(function, cpu, flush and not GPUS) for flush in (before, after)]
                 for at_once in (False, True):
                     with mode(at_once):
                         have = [call(function, x, flush) for flush in (before, after)]

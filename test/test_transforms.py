@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import HologramTestCase
@@ -142,6 +143,7 @@ class TestFunc(HologramTestCase):
         x = torch.randn(2, 1, 2, 3, 2, dtype=torch.float64)[:, 0]
         self.assertEqual(*on_both(run, x))
 
+    @pytest.mark.cpu_kernels  # where they are not, attention is a composition, which has it
     def test_forward_mode_of_the_fused_kernel_is_refused_as_on_the_cpu(self):
         q = torch.randn(1, 2, 3, 4, device="hologram")
         with self.assertRaisesRegex(NotImplementedError, "forward AD with _scaled_dot_product_fl"):

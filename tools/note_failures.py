@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 # What the device says then, and what torch says.
-LOST = ("device-side assert", "cannot be used any more by this process", "CUDA error: ")
+LOST = ("device-side assert", "illegal memory access", "cannot be used any more by this process")
 # Of this process: tests that have failed, and whether one of them lost the GPU.
 noted: set[str] = set()
 lost = False

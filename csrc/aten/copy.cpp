@@ -133,6 +133,10 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   // Anything else - other layouts, a third device - is torch's own copy on aliases. Between a
   // device and that of its vendor it is a copy on the latter.
   note_delegated(counter, device_of(self, src));
+  // CUDA's copy between it and the host makes a view with gaps dense first, which resolves its
+  // bits, and then has them once more.
+  const bool is_vendors = !target_of(device_of(self, src)).is_cpu();
+  const Tensor from = is_vendors ? src.resolve_conj().resolve_neg() : src;
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {
     return tensor.device().type() == kHologram ? frame.argument(tensor, written) : tensor;
@@ -140,7 +144,7 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   auto to = alias(self, true);
   {
     BelowAutograd below;
-    to.copy_(alias(src, false), non_blocking);
+    to.copy_(alias(from, false), non_blocking);
   }
   frame.write_back();
   if (non_blocking) keep_if_pinned(self, src);

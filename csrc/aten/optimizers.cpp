@@ -25,6 +25,7 @@
 
 #include "aten/builder.h"
 #include "aten/delegate.h"
+#include "aten/delegate_target.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/record.h"
@@ -87,6 +88,19 @@ bool prepare_number(const Tensor& tensor, DTypeSet dtypes, const Window* window,
   }
   view.layout = Layout::scalar;
   return true;
+}
+
+// The counts as float32, where they are not and a vendor's kernels would read them as such: those
+// of CUDA do not look at the dtype. The CPU's do, and are given them as they are.
+std::optional<std::vector<Tensor>> converted(TensorList counts, TensorList parameters) {
+  const auto wrong = [](const Tensor& count) { return count.scalar_type() != at::kFloat; };
+  if (parameters.empty() || target_of(parameters[0].device().index()).is_cpu() ||
+      std::none_of(counts.begin(), counts.end(), wrong)) {
+    return std::nullopt;
+  }
+  std::vector<Tensor> result;
+  for (const Tensor& count : counts) result.push_back(count.to(at::kFloat));
+  return result;
 }
 
 bool prepare_numbers(TensorList tensors, c10::SmallVector<Step, 16>& steps) {
@@ -314,6 +328,10 @@ struct Adam {
                    double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
                    bool maximize, const OptionalTensor& grad_scale,
                    const OptionalTensor& found_inf) {
+    if (const auto counts = converted(state_steps, self)) {
+      return call(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, *counts, lr, beta1, beta2,
+                  weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);
+    }
     static Service& here =
         *new Service(decoupled ? "aten::_fused_adamw_" : "aten::_fused_adam_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
@@ -428,6 +446,10 @@ struct Adagrad {
                    std::conditional_t<std::is_same_v<Lr, Tensor>, const Tensor&, double> lr,
                    double lr_decay, double weight_decay, double eps, bool maximize,
                    const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {
+    if (const auto counts = converted(state_steps, self)) {
+      return call(self, grads, state_sums, *counts, lr, lr_decay, weight_decay, eps, maximize,
+                  grad_scale, found_inf);
+    }
     static Service& here = *new Service("aten::_fused_adagrad_", overload<Lr>);
     c10::SmallVector<Step, 16> steps;
     Common common;
