@@ -16,7 +16,8 @@ import pytest
 
 # What the device says then, and what torch says.
 LOST = ("device-side assert", "illegal memory access", "cannot be used any more by this process")
-# Of this process: tests that have failed, and whether one of them lost the GPU.
+# Of this process: whether it is a worker, tests that have failed, whether one of them lost the GPU.
+worker = False
 noted: set[str] = set()
 lost = False
 
@@ -35,8 +36,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     items[:] = [item for item in items if item.nodeid in wanted]
 
 
-def in_worker() -> bool:
-    return "PYTEST_XDIST_WORKER" in os.environ
+def pytest_configure(config: Any) -> None:
+    global worker
+    worker = hasattr(config, "workerinput")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,7 +58,7 @@ def pytest_runtest_logreport(report: Any) -> None:
     if not report.failed:
         return
     text = str(report.longrepr)
-    if in_worker():  # the process of the controller hears of it, and of crashes too
+    if worker:  # the process of the controller hears of it, and of crashes too
         lost = lost or any(words in text for words in LOST)
         return
     if getattr(report, "restarted", False):
@@ -73,5 +75,5 @@ def pytest_runtest_logreport(report: Any) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
     # The reports are sent; the controller takes it that the process died in this test.
-    if lost and in_worker() and gpu_in_use():
+    if lost and worker and gpu_in_use():
         os._exit(1)
