@@ -150,6 +150,12 @@ build/cuda/objects/%.o: %.cpp
 $(CUDA_DRIVER): $(CUDA_DRIVER_OBJECTS)
 	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(CUDA_DRIVER_OBJECTS) -o $@
 -include $(CUDA_DRIVER_OBJECTS:.o=.d)
+# Beside it, where the backend finds it, what csrc/cuda calls of cublasLt.
+CUBLAS_LT := build/cuda/libcublasLt.so.13
+CUBLAS_LT_OBJECTS := build/cuda/objects/test/cuda/cublas_lt/library.o
+$(CUBLAS_LT): $(CUBLAS_LT_OBJECTS) $(CUDA_DRIVER)
+	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(CUBLAS_LT_OBJECTS) $(CUDA_DRIVER) -o $@
+-include $(CUBLAS_LT_OBJECTS:.o=.d)
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \
@@ -175,7 +181,7 @@ SOME_ON_CUDA := $(patsubst %,test/test_%.py,accelerator flush_errors layouts poi
 
 test-cuda-driver: ## Python tests on the CUDA backend, with a driver that needs no GPU (ARGS: which tests)
 	@$(MAKE) build $(EVERYTHING)
-	@$(MAKE) $(CUDA_DRIVER)
+	@$(MAKE) $(CUBLAS_LT)
 	PYTHONPATH=test $(PY) test/cuda_driver.py
 	HOLOGRAM_BACKENDS=cuda LD_LIBRARY_PATH=$(CURDIR)/build/cuda HOLOGRAM_CUDA_KERNELS=$(CURDIR)/build/cuda/kernels \
 	  HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 \

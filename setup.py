@@ -167,7 +167,7 @@ UNITS = {
     "aten/autograd_threads aten/dlpack_api aten/kernel_texts aten/python_methods",
     "operators": "aten/factories aten/nn aten/autocast",
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
-    "aten/quick",
+    "aten/library_products aten/quick",
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer",
     "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
@@ -181,8 +181,8 @@ UNITS = {
     "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
     "gpu/variants",
     "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared",
-    "cuda": "cuda/backend cuda/code cuda/context cuda/driver cuda/host_run cuda/kernels "
-    "cuda/memory cuda/queue cuda/staging",
+    "cuda": "cuda/backend cuda/code cuda/context cuda/cublas_lt cuda/driver cuda/host_run "
+    "cuda/kernels cuda/memory cuda/products cuda/queue cuda/staging",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "

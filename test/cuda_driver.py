@@ -33,7 +33,7 @@ def write_kernels(folder: Path, **others: str | None) -> str:
 
 def build_driver() -> dict[str, str]:
     """Brings the driver up to date; the variables with which a process uses it."""
-    with made(FOLDER / "libcuda.so.1"):
+    with made(FOLDER / "libcublasLt.so.13"):  # and the driver with it
         kernels = write_kernels(FOLDER / "kernels")
     return {"LD_LIBRARY_PATH": str(FOLDER), "HOLOGRAM_CUDA_KERNELS": kernels}
 

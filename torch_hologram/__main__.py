@@ -43,6 +43,8 @@ def devices() -> list[tuple[str, str]]:
             ("", f"{properties.total_memory / 2**30:.1f} GiB"),
             ("", instructions),
         ]
+        if properties.products:
+            rows.append(("", f"matrix products: {properties.products}"))
     if rows and _C.environment_warning():
         rows.append(("not as asked for", _C.environment_warning()))
     if rows and _C.absent_backends():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import AcceleratorError, OutOfMemoryError
 
-from torch_hologram import _C, amp, boundary, comm, memory, random, streams
+from torch_hologram import _C, amp, backends, boundary, comm, memory, random, streams
 from torch_hologram._device import lazy_init
 from torch_hologram.absent import ABSENT
 from torch_hologram.alias import alias_as_cpu, alias_from_cpu
@@ -176,6 +176,7 @@ __all__ = [
     "alias_as_cpu",
     "alias_from_cpu",
     "amp",
+    "backends",
     "benchmark",
     "boundary",
     "caching_allocator_alloc",

@@ -64,6 +64,8 @@ class DeviceProperties:
         host_addressable: whether the device's memory is the host's, so that NumPy and CPU tensors
             can share it.
         asynchronous: whether the device may still be at work when a call returns.
+        products: the library of the device's vendor that computes its matrix products, and the
+            library's version, or why it cannot be used; empty where there is no such library.
     """
 
     name: str
@@ -76,6 +78,7 @@ class DeviceProperties:
     minor: int
     host_addressable: bool
     asynchronous: bool
+    products: str
 
 
 def is_available() -> bool:
@@ -210,8 +213,13 @@ def get_arch_list() -> list[str]:
 
 
 def is_tf32_supported() -> bool:
-    """Returns ``False``: float32 is never computed with fewer bits."""
-    return False
+    """Returns whether the current device can multiply float32 with the mantissa of TF32.
+
+    It does where it is allowed to, see ``torch.hologram.backends.matmul``: elsewhere float32 is
+    never computed with fewer bits.
+    """
+    properties = get_device_properties()
+    return properties.backend == "cuda" and properties.major >= 8
 
 
 _processor_times: tuple[int, int] | None = None  # busy and all, when utilization() was last asked

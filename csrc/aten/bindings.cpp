@@ -165,7 +165,8 @@ py::list memory_snapshot(int64_t index) {
 }
 
 py::dict device_properties(int64_t index) {
-  const auto& properties = hologram::device(checked(index)).properties();
+  Device& device = hologram::device(checked(index));
+  const auto& properties = device.properties();
   py::dict out;
   out["name"] = properties.name;
   out["backend"] = properties.backend;
@@ -177,6 +178,7 @@ py::dict device_properties(int64_t index) {
   out["asynchronous"] = properties.asynchronous;
   out["major"] = properties.major;
   out["minor"] = properties.minor;
+  out["products"] = device.backend().products().description;
   return out;
 }
 

@@ -67,10 +67,14 @@ bool records_calls(c10::DeviceIndex device) {
   return target_of(device).is_cpu();
 }
 
-bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
+bool is_plain_operand(const at::Tensor& tensor, c10::DeviceIndex device) {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  return is_plain_strided(impl) && impl->device().index() == device && records_calls(device) &&
-         impl->numel() != 0 && group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
+  return is_plain_strided(impl) && impl->device().index() == device && impl->numel() != 0 &&
+         group_dtype(tensor.scalar_type()) && operand_block(impl) != nullptr;
+}
+
+bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device) {
+  return records_calls(device) && is_plain_operand(tensor, device);
 }
 
 void record_call(const char* name, at::ArrayRef<const at::Tensor*> reads,

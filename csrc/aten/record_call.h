@@ -68,8 +68,10 @@ class TensorCall final : public KernelCall {
 // its kernels are launched on the stream that is current when the user calls them.
 bool records_calls(c10::DeviceIndex device);
 
-// Whether a call can read a tensor: with elements, of the device, which records calls, in memory
-// that can be recorded.
+// Whether a tensor has elements, is of the device, and lies in memory whose instructions can be
+// recorded.
+bool is_plain_operand(const at::Tensor& tensor, c10::DeviceIndex device);
+// Whether a recorded call can read it.
 bool is_recordable(const at::Tensor& tensor, c10::DeviceIndex device);
 
 // Records a call that reads and writes tensors which are recordable. What has gaps, or is written

@@ -66,6 +66,9 @@ class Backend : public PlanCompiler {
   // For the backend's queues.
   virtual std::shared_ptr<Moment> make_moment() = 0;
 
+  // The library of Queue::product; may look for it. Thread-safe.
+  virtual ProductLibrary products() { return {}; }
+
   // Bytes the system could hand out now without pushing other processes out. Moves constantly.
   virtual size_t available_memory() const noexcept = 0;
 };

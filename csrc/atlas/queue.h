@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "atlas/canonicalise.h"
@@ -17,6 +18,7 @@
 #include "atlas/export.h"
 #include "atlas/fence.h"
 #include "atlas/frame.h"
+#include "atlas/product.h"
 #include "atlas/program.h"
 
 namespace hologram {
@@ -80,6 +82,10 @@ class Queue {
 
   // Enqueues to[i] = *element for i < count, of 1, 2, 4, 8 or 16 bytes, which are read at once.
   virtual Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) = 0;
+
+  // Enqueues a matrix product, where Backend::products() names a library that has an algorithm for
+  // it; none, with nothing enqueued, elsewhere. Never waits.
+  virtual std::optional<Ticket> product(const Product& /*product*/) { return std::nullopt; }
 
   // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
   // it is not null, takes the time then. Never waits.

@@ -11,6 +11,7 @@
 #include "cuda/context.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "cuda/products.h"
 #include "cuda/queue.h"
 
 namespace hologram::cuda {
@@ -19,7 +20,7 @@ namespace {
 class Backend final : public hologram::Backend {
  public:
   explicit Backend(int ordinal)
-      : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), host_(gpu_), constants_(gpu_) {
+      : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), host_(gpu_), constants_(gpu_), products_(gpu_) {
     const Driver& d = driver();
     std::array<char, 256> name{};
     check(d.device_name(name.data(), static_cast<int>(name.size()), gpu_.device),
@@ -66,11 +67,12 @@ class Backend final : public hologram::Backend {
   std::unique_ptr<hologram::Queue> make_queue(int priority) override {
     const bool is_first = !made_queue_.exchange(true);
     return std::make_unique<Queue>(
-        gpu_, kernels_, is_first ? Queue::Which::default_stream : Queue::Which::own, priority);
+        gpu_, kernels_, products_, is_first ? Queue::Which::default_stream : Queue::Which::own, priority);
   }
   std::shared_ptr<hologram::Moment> make_moment() override {
     return std::make_shared<Moment>(gpu_);
   }
+  ProductLibrary products() override { return products_.describe(); }
 
  private:
   const Gpu gpu_;
@@ -79,6 +81,7 @@ class Backend final : public hologram::Backend {
   Segments segments_;
   HostMemory host_;
   Constants constants_;
+  ProductContext products_;
   std::atomic<bool> made_queue_{false};
 };
 

@@ -50,8 +50,8 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
   return milliseconds;
 }
 
-Queue::Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority)
-    : gpu_(gpu), driver_(driver()), kernels_(kernels) {
+Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products, Which which, int priority)
+    : gpu_(gpu), driver_(driver()), kernels_(kernels), products_(products) {
   if (which == Which::default_stream) return;
   const ContextGuard guard(gpu_);
   int least = 0, greatest = 0;
@@ -65,6 +65,7 @@ Queue::~Queue() {
     const ContextGuard guard(gpu_);
     driver_.synchronize_stream(stream_);
     staging_.free();
+    products_.free_workspace();
     if (scratch_ != 0) driver_.free(scratch_);
     if (stream_ != nullptr) driver_.destroy_stream(stream_);
   } catch (const std::exception&) {  // the context is lost, and all that it had
@@ -246,6 +247,19 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   for (gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
     void* parameters[] = {&its.arguments[0].address, its.parameters.data()};
     launch(*its.kernel, kernels_.find(its.kernel->name), its.blocks, its.threads, parameters);
+  }
+  return next();
+}
+
+std::optional<Ticket> Queue::product(const Product& product) {
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  try {
+    if (!products_.enqueue(product, stream_)) return std::nullopt;
+  } catch (const Error& error) {
+    throw Error(name() + ": a product of " + std::to_string(product.rows) + "x" +
+                std::to_string(product.inner) + " and " + std::to_string(product.inner) + "x" +
+                std::to_string(product.columns) + ": " + error.what());
   }
   return next();
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "atlas/queue.h"
 #include "cuda/code.h"
 #include "cuda/context.h"
+#include "cuda/products.h"
 #include "cuda/staging.h"
 #include "gpu/launch.h"
 
@@ -53,7 +55,7 @@ class Queue final : public hologram::Queue {
  public:
   // The stream is the driver's default one, which is torch's too, or one of its own.
   enum class Which : uint8_t { default_stream, own };
-  Queue(const Gpu& gpu, Kernels& kernels, Which which, int priority);
+  Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products, Which which, int priority);
   ~Queue() override;
 
   // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
@@ -64,6 +66,7 @@ class Queue final : public hologram::Queue {
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
+  std::optional<Ticket> product(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void lend(void* stream) override;
@@ -120,7 +123,8 @@ class Queue final : public hologram::Queue {
   size_t most_kept_ = 0;                      // of these, before the queue looks
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
-  Staging staging_;                // of tables
+  Staging staging_;  // of tables
+  Products products_;
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
   std::string error_;              // that nobody has been told of
   std::atomic<Ticket> done_{0};

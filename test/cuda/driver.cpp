@@ -31,6 +31,7 @@
 #include "../sim/environment.h"
 #include "../sim/memory.h"
 #include "device.h"
+#include "hooks.h"
 #include "host_memory.h"
 #include "module.h"
 #include "status.h"
@@ -491,4 +492,23 @@ Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, uns
 // How many events there are, for tests.
 extern "C" [[gnu::visibility("default")]] int simulated_cuda_events() {
   return Events::instance().count();
+}
+
+// For other libraries (hooks.h).
+
+[[gnu::visibility("default")]] Status simulated_cuda_push(Stream stream, void (*task)(void*),
+                                                          void* data) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    its.thread.push([task, data] { task(data); });
+    return kSuccess;
+  });
+}
+
+[[gnu::visibility("default")]] bool simulated_cuda_holds(const void* start, size_t bytes) {
+  Device* const device = simulated_cuda::current_device();
+  return device != nullptr && device->holds(reinterpret_cast<Address>(start), bytes);
+}
+
+[[gnu::visibility("default")]] void* simulated_cuda_bytes(const void* address) {
+  return sim::Memory::bytes_of(address);
 }

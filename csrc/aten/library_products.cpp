@@ -1,0 +1,215 @@
+#include "aten/precompiled.h"
+
+#include "aten/library_products.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "aten/below_autograd.h"
+#include "aten/memory_overlap.h"
+#include "aten/operand.h"
+#include "aten/record_call.h"
+#include "atlas/device.h"
+#include "atlas/product.h"
+
+namespace hologram::aten {
+namespace {
+
+using at::Tensor;
+using Matrix = Product::Matrix;
+
+// Of each device, when somebody has asked.
+enum class Library : uint8_t { unknown, none, usable };
+constinit std::array<std::atomic<Library>, kMaxDevices> libraries{};
+
+// The matrix of a tensor's last two dimensions, where its elements lie by rows or by columns.
+std::optional<Matrix> matrix_of(const Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const int64_t rank = impl->dim();
+  const int64_t rows = impl->size(rank - 2), columns = impl->size(rank - 1);
+  const int64_t row = impl->stride(rank - 2), column = impl->stride(rank - 1);
+  const int64_t stride = rank == 3 && impl->size(0) != 1 ? impl->stride(0) : 0;
+  void* const data = const_cast<void*>(impl->data());
+  const bool by_rows = (columns == 1 || column == 1) && (rows == 1 || row >= columns);
+  const bool by_columns = (rows == 1 || row == 1) && (columns == 1 || column >= rows);
+  // A column that is dense is so by columns: its elements follow each other.
+  if (by_columns && (!by_rows || columns == 1)) {
+    return Matrix{data, columns == 1 ? rows : column, stride, true};
+  }
+  if (by_rows) return Matrix{data, rows == 1 ? columns : row, stride, false};
+  return std::nullopt;
+}
+
+// The same of an operand, or of a copy of it, which `kept` holds.
+Matrix operand_of(const Tensor& tensor, Tensor& kept) {
+  kept = tensor;
+  if (const auto matrix = matrix_of(tensor)) return *matrix;
+  kept = tensor.contiguous();
+  return *matrix_of(kept);
+}
+
+// Makes the product that of the transposed matrices, with a transposed result.
+void transpose(Product& product) {
+  std::swap(product.rows, product.columns);
+  std::swap(product.a, product.b);
+  for (Matrix* const matrix : {&product.a, &product.b, &product.c, &product.out}) {
+    matrix->by_columns = !matrix->by_columns;
+  }
+}
+
+// A vector lies in memory the same way by rows.
+bool lies_by_rows(Matrix& matrix, int64_t rows, int64_t columns) {
+  if (matrix.by_columns && columns == 1 && matrix.leading == rows) {
+    matrix = {matrix.data, 1, matrix.stride, false};
+  }
+  return !matrix.by_columns;
+}
+
+// How torch is set up to multiply numbers of a type. False where only its kernels know how.
+bool set_precision(c10::ScalarType type, Product& product) {
+  const at::Context& context = at::globalContext();
+  // torch refuses what may differ from run to run.
+  if (context.deterministicAlgorithms()) return false;
+  const auto sums_of = [](at::CuBLASReductionOption option) {
+    using Option = at::CuBLASReductionOption;
+    return option == Option::AllowReducedPrecisionWithSplitK       ? Product::Sums::narrow
+           : option == Option::DisallowReducedPrecisionAllowSplitK ? Product::Sums::wide
+                                                                   : Product::Sums::whole;
+  };
+  switch (type) {
+    case c10::ScalarType::Float:
+      product.dtype = DType::f32;
+      product.tf32 = context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+                     at::Float32Precision::TF32;
+      return true;
+    case c10::ScalarType::Double: product.dtype = DType::f64; return true;
+    case c10::ScalarType::BFloat16:
+      product.dtype = DType::bf16;
+      product.sums = sums_of(context.allowBF16ReductionCuBLAS());
+      return true;
+    case c10::ScalarType::Half:
+      product.dtype = DType::f16;
+      product.sums = sums_of(context.allowFP16ReductionCuBLAS());
+      return !context.allowFP16AccumulationCuBLAS();
+    default: return false;
+  }
+}
+
+// Whether `out` can be written: nothing else is read of its memory but `self`, element for element.
+bool may_be_written(const Tensor& out, const ProductTerms& terms, at::IntArrayRef sizes) {
+  const auto* impl = out.unsafeGetTensorImpl();
+  const auto apart = [&](const Tensor& other) {
+    return overlap_status(impl, other.unsafeGetTensorImpl()) == at::MemOverlapStatus::No;
+  };
+  return is_plain_operand(out, terms.a.device().index()) && out.sizes() == sizes &&
+         out.scalar_type() == terms.a.scalar_type() && !overlaps_itself(impl) && apart(terms.a) &&
+         apart(terms.b) &&
+         (terms.self == nullptr || terms.beta == 0 || apart(*terms.self) ||
+          is_same_view(impl, terms.self->unsafeGetTensorImpl()));
+}
+
+Tensor make_fresh(at::IntArrayRef sizes, const Tensor& like) {
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, like.itemsize());
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(bytes, like.device().index()),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return made;
+}
+
+// Whether it is one number for each column, which the library adds before it rounds. With one
+// element in a sum, or one column, torch does not have its library add them either.
+bool is_bias(const Tensor& self, const Product& product) {
+  return self.numel() == product.columns && self.dim() >= 1 &&
+         self.size(self.dim() - 1) == product.columns && self.stride(self.dim() - 1) == 1 &&
+         product.columns > 1 && product.inner > 1;
+}
+
+// In the order of the queue, behind what is recorded on the memory.
+bool enqueue(const Product& product, at::ArrayRef<const Tensor*> operands, const Tensor& out) {
+  Channel& channel = current_channel(out.device().index());
+  c10::SmallVector<Block*, 5> blocks;
+  for (const Tensor* operand : operands) {
+    blocks.push_back(operand_block(operand->unsafeGetTensorImpl()));
+  }
+  blocks.push_back(operand_block(out.unsafeGetTensorImpl()));
+  for (Block* const block : blocks) channel.window.begin_use(*block);
+  const std::optional<Ticket> ticket = channel.queue->product(product);
+  if (!ticket) return false;
+  for (Block* const block : blocks) channel.window.end_use(*block, *ticket);
+  // Whoever sees the memory may look at any time.
+  if (C10_UNLIKELY(is_shared(*blocks.back()))) channel.queue->wait(*ticket);
+  return true;
+}
+
+}  // namespace
+
+bool has_product_library(c10::DeviceIndex device) {
+  auto& library = libraries[static_cast<size_t>(device)];
+  const Library known = library.load(std::memory_order_acquire);
+  if (C10_LIKELY(known != Library::unknown)) return known == Library::usable;
+  const bool usable = hologram::device(device).backend().products().usable;
+  library.store(usable ? Library::usable : Library::none, std::memory_order_release);
+  return usable;
+}
+
+bool product_by_library(OpCounter& counter, const ProductTerms& terms, const Tensor* out,
+                        Tensor* fresh) {
+  const auto& [a, b, self, beta, alpha] = terms;
+  if (!has_product_library(a.device().index())) return false;
+  if (C10_UNLIKELY(in_forked_child())) refuse_forked_child();
+  const int64_t rank = a.dim();
+  Product product;
+  product.rows = a.size(rank - 2);
+  product.inner = a.size(rank - 1);
+  product.columns = b.size(rank - 1);
+  product.count = rank == 3 ? a.size(0) : 1;
+  product.alpha = alpha;
+  product.beta = beta;
+  const std::array<int64_t, 3> all_sizes{product.count, product.rows, product.columns};
+  const auto sizes = at::IntArrayRef(all_sizes).slice(static_cast<size_t>(3 - rank));
+  if (!set_precision(a.scalar_type(), product)) return false;
+  if (out != nullptr && !may_be_written(*out, terms, sizes)) return false;
+  const BelowAutograd below;  // copies are made
+  if (out == nullptr) {
+    *fresh = make_fresh(sizes, a);
+    out = fresh;
+  }
+  const auto written = matrix_of(*out);
+  if (!written) return false;
+  product.out = *written;
+
+  Tensor kept_a, kept_b;
+  product.a = operand_of(a, kept_a);
+  product.b = operand_of(b, kept_b);
+  const bool is_by_rows = lies_by_rows(product.out, product.rows, product.columns);
+  c10::SmallVector<const Tensor*, 4> operands{&kept_a, &kept_b};
+  if (self != nullptr && beta != 0) {
+    if (beta == 1 && is_by_rows && is_bias(*self, product)) {
+      product.bias = self->unsafeGetTensorImpl()->data();
+      product.beta = 0;
+      operands.push_back(self);
+    } else {
+      auto added = self->sizes() == sizes ? matrix_of(*self) : std::nullopt;
+      if (added && is_by_rows) lies_by_rows(*added, product.rows, product.columns);
+      if (added && added->by_columns == product.out.by_columns) {
+        product.c = *added;
+        operands.push_back(self);
+      } else {
+        out->copy_(self->expand(sizes));
+        product.c = product.out;
+      }
+    }
+  }
+  if (!is_by_rows) transpose(product);
+  if (!enqueue(product, operands, *out)) return false;
+  note_native(counter);
+  return true;
+}
+
+}  // namespace hologram::aten
