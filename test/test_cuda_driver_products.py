@@ -37,8 +37,8 @@ def check(function, *tensors, by_library=1, device="hologram"):
                            device=device)
         kept.copy_(torch.as_strided(x, kept.shape, (1,), 0))
         return kept.as_strided(x.shape, x.stride(), x.storage_offset())
-    expected = function(*(x.clone() if x.is_contiguous() else x for x in tensors))
     given = [copy(x) for x in tensors]
+    expected = function(*(x.clone(memory_format=torch.preserve_format) for x in tensors))
     before = products()[0]
     result = function(*given)
     assert products()[0] - before == by_library, (products(), before)
@@ -76,7 +76,7 @@ class TestProducts(HologramTestCase):
                             check(torch.mm, a, b)
             x = torch.randn(6, 6)
             check(lambda x: x @ x.t(), x)
-            table = {row.operator: (row.kind, row.count) for row in torch.hologram.fallback_report()}
+            table = {row.operator: (row.kind, row.calls) for row in torch.hologram.fallback_report()}
             assert table["aten::mm"] == ("native", products()[0]), table
             """
         )
@@ -405,7 +405,7 @@ class TestFaults(HologramTestCase):
                 assert products() == (0, 1)
                 check(torch.mm, b, b.t())
                 check(lambda a, b: torch.mm(a, b, out=a.new_empty(3, 5)), a, b, by_library=0)
-                table = {(row.operator, row.kind): row.count for row in torch.hologram.fallback_report()}
+                table = {(row.operator, row.kind): row.calls for row in torch.hologram.fallback_report()}
                 assert table["aten::mm", "native"] == 1, table
                 """,
                 **{f"HOLOGRAM_TEST_CUBLAS_LT_{fault}": 1},
@@ -418,7 +418,7 @@ class TestFaults(HologramTestCase):
             y = torch.ones(4, 5, device="hologram")
             text = message(lambda: x @ y)
             assert text.startswith(
-                "hologram: CUDA device 0: a product of 3x4 and 4x5: cublasLtMatmul failed: the GPU "
+                "CUDA device 0: a product of 3x4 and 4x5: cublasLtMatmul failed: the GPU "
                 "program failed to execute"), text
             assert (x @ y).eq(4).all()
             """,
@@ -443,7 +443,10 @@ class TestFaults(HologramTestCase):
 
     def test_without_the_library(self):
         for variables, reason in (
-            ({"HOLOGRAM_CUBLAS_LT": "/nowhere/libcublasLt.so.13"}, "cannot open shared object file"),
+            (
+                {"HOLOGRAM_CUBLAS_LT": "/nowhere/libcublasLt.so.13"},
+                "cannot open shared object file",
+            ),
             ({"HOLOGRAM_CUBLAS_LT": "libcuda.so.1"}, "no function cublasLtGetVersion"),
             ({"HOLOGRAM_TEST_CUBLAS_LT_VERSION": 110900}, "version 11.9.0; 12.0.0 or newer"),
             ({"HOLOGRAM_TEST_CUBLAS_LT_CREATE": 1}, "the library was not initialized"),
@@ -476,7 +479,9 @@ class TestFaults(HologramTestCase):
 
         self.assertIn("matrix products: cublasLt 13.0.0", info())
         text = info(HOLOGRAM_CUBLAS_LT="/nowhere/libcublasLt.so.13")
-        self.assertIn("matrix products: cublasLt cannot be used: HOLOGRAM_CUBLAS_LT: /nowhere", text)
+        self.assertIn(
+            "matrix products: cublasLt cannot be used: HOLOGRAM_CUBLAS_LT: /nowhere", text
+        )
 
 
 if __name__ == "__main__":
