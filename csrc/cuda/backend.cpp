@@ -20,7 +20,12 @@ namespace {
 class Backend final : public hologram::Backend {
  public:
   explicit Backend(int ordinal)
-      : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), host_(gpu_), constants_(gpu_), products_(gpu_) {
+      : gpu_(ordinal),
+        kernels_(gpu_),
+        segments_(gpu_),
+        host_(gpu_),
+        constants_(gpu_),
+        products_(gpu_) {
     const Driver& d = driver();
     std::array<char, 256> name{};
     check(d.device_name(name.data(), static_cast<int>(name.size()), gpu_.device),
@@ -66,8 +71,9 @@ class Backend final : public hologram::Backend {
   // The first one is the default stream's, which is made first (atlas/channels.h).
   std::unique_ptr<hologram::Queue> make_queue(int priority) override {
     const bool is_first = !made_queue_.exchange(true);
-    return std::make_unique<Queue>(
-        gpu_, kernels_, products_, is_first ? Queue::Which::default_stream : Queue::Which::own, priority);
+    return std::make_unique<Queue>(gpu_, kernels_, products_,
+                                   is_first ? Queue::Which::default_stream : Queue::Which::own,
+                                   priority);
   }
   std::shared_ptr<hologram::Moment> make_moment() override {
     return std::make_shared<Moment>(gpu_);
