@@ -81,7 +81,7 @@ def on_gpu(device: str, call: Call) -> float:
             call()
         end.record()
         module.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
 
     run(3)
     count = max(5, min(1000, int(0.01 / (run(5) / 5))))
@@ -154,7 +154,7 @@ def main() -> int:
     if not torch.cuda.is_available() or _C.device_backend(0) != "cuda":
         print("there is no GPU that torch and the package can use", file=sys.stderr)
         return 1
-    library = torch.hologram.get_device_properties(0).products
+    library = torch.get_device_module("hologram").get_device_properties(0).products
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {library}")
     rows = [*products(), *calls()]
     lines = [
