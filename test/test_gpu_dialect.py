@@ -517,15 +517,16 @@ struct draw { hg_u64 seed, offset, range; hg_u32 n; };
     const hg_u32 i = HG_BID * HG_BDIM + HG_LID;               \\
     if (i < d.n) y[i] = __VA_ARGS__;                          \\
   }
-DRAW(uniform_f32, hg_f32, hg_draw_uniform(d.seed, d.offset, i, 24u))
-DRAW(uniform_f16, hg_f32, hg_draw_uniform(d.seed, d.offset, i, 11u))
-DRAW(uniform_bf16, hg_f32, hg_draw_uniform(d.seed, d.offset, i, 8u))
-DRAW(normal_f32, hg_f32, hg_draw_normal(d.seed, d.offset, i))
-DRAW(integer_i64, hg_i64, hg_draw_integer(d.seed, d.offset, i, d.range))
-DRAW(long_integer_i64, hg_i64, hg_draw_long_integer(d.seed, d.offset, i, d.range))
+#define WORDS(n) hg_philox(d.seed, d.offset + i / n), static_cast<hg_u32>(i % n)
+DRAW(uniform_f32, hg_f32, hg_uniform(WORDS(4u), 24u))
+DRAW(uniform_f16, hg_f32, hg_uniform(WORDS(4u), 11u))
+DRAW(uniform_bf16, hg_f32, hg_uniform(WORDS(4u), 8u))
+DRAW(normal_f32, hg_f32, hg_normal(WORDS(4u)))
+DRAW(integer_i64, hg_i64, hg_integer(WORDS(4u), d.range))
+DRAW(long_integer_i64, hg_i64, hg_long_integer(WORDS(2u), d.range))
 #if HG_HAS_F64
-DRAW(uniform_f64, hg_f64, hg_draw_uniform_f64(d.seed, d.offset, i))
-DRAW(normal_f64, hg_f64, hg_draw_normal_f64(d.seed, d.offset, i))
+DRAW(uniform_f64, hg_f64, hg_uniform_f64(WORDS(2u)))
+DRAW(normal_f64, hg_f64, hg_normal_f64(WORDS(2u)))
 #endif
 HG_KERNEL(words, HG_BUF(hg_u32, y, 0), HG_PARAM(draw, d, 1)) {
   const hg_words w = hg_philox(d.seed, d.offset + HG_LID);

@@ -170,7 +170,25 @@ class Emitter {
     if (nodes_[node].kind == NodeKind::immediate) {
       return parameter({Parameter::Kind::immediate, 0, nodes_[node].a});
     }
-    return value(node);
+    return is_in_half(node) ? "hg_convert<" + own_ + ">(" + half(node) + ")" : value(node);
+  }
+
+  // Whether a value that is rounded to a half dtype is kept as its bits: to be stored, or widened
+  // where it is used.
+  bool is_in_half(uint16_t i) const {
+    const Node& node = nodes_[i];
+    return type_ == ComputeType::f32 && (dtype_bit(node.dtype) & kHalves) != 0 &&
+           node.kind != NodeKind::pick && is_rounded(nodes_, i, steps_.operands, type_);
+  }
+  static std::string half(uint16_t node) { return "h" + number(node); }
+  std::string in_half(uint16_t i, const std::string& x) const {
+    const Node& node = nodes_[i];
+    // A function has made a NaN of whatever NaN it was given.
+    const bool is_function =
+        node.kind == NodeKind::compute &&
+        (op_info(node.op).cost == Cost::function || op_info(node.op).cost == Cost::short_function);
+    if (is_function && node.dtype == DType::bf16) return "hg_bf16_of_result(" + x + ")";
+    return "hg_convert<" + type_text(node.dtype) + ">(" + x + ")";
   }
 
   // The value of a node, rounded where it has to be.
@@ -183,22 +201,54 @@ class Emitter {
     const DType from = steps_.operands[node.a].dtype;
     return from == own_dtype(type_) ? element : "hg_convert<" + own_ + ">(" + element + ")";
   }
-  std::string drawn(const Node& node) {
-    const auto bits = [&](int i) {
-      return parameter({Parameter::Kind::bits, 8, static_cast<uint16_t>(node.a + i)});
-    };
-    const std::string from = "(" + bits(0) + ", " + bits(1) + ", hg_u64(" + place('e') + ")";
+  // Elements that one call of the generator makes.
+  unsigned drawn_at_once(const Node& node) const {
+    const bool is_long =
+        type_ == ComputeType::f64 || static_cast<Draw>(node.b) == Draw::long_integer;
+    return is_long ? 2 : 4;
+  }
+  std::string bits(const Node& node, int i) {
+    return parameter({Parameter::Kind::bits, 8, static_cast<uint16_t>(node.a + i)});
+  }
+  std::string drawn(uint16_t i) {
+    const Node& node = nodes_[i];
+    const std::string at_once = number(drawn_at_once(node)) + "u";
+    std::string from;
+    if (has_words(node)) {
+      from = "(w" + number(i) + "[k / " + at_once + "], k % " + at_once;
+    } else {
+      const std::string e = "hg_u64(" + place('e') + ")";
+      from = "(hg_philox(" + bits(node, 0) + ", " + bits(node, 1) + " + " + e + " / " + at_once +
+             "), hg_u32(" + e + " % " + at_once + ")";
+    }
     const std::string suffix = type_ == ComputeType::f64 ? "_f64" : "";
     switch (static_cast<Draw>(node.b)) {
       case Draw::uniform:
-        if (type_ == ComputeType::f64) return "hg_draw_uniform_f64" + from + ")";
-        return "hg_draw_uniform" + from + ", " +
-               number(static_cast<uint64_t>(digits_of(node.dtype))) + "u)";
-      case Draw::normal: return "hg_draw_normal" + suffix + from + ")";
-      case Draw::integer: return "hg_draw_integer" + from + ", " + bits(2) + ")";
+        if (type_ == ComputeType::f64) return "hg_uniform_f64" + from + ")";
+        return "hg_uniform" + from + ", " + number(static_cast<uint64_t>(digits_of(node.dtype))) +
+               "u)";
+      case Draw::normal: return "hg_normal" + suffix + from + ")";
+      case Draw::integer: return "hg_integer" + from + ", " + bits(node, 2) + ")";
       case Draw::long_integer: break;
     }
-    return "hg_draw_long_integer" + from + ", " + bits(2) + ")";
+    return "hg_long_integer" + from + ", " + bits(node, 2) + ")";
+  }
+  // Whether the words of a thread's vector are made before its elements are.
+  bool has_words(const Node& node) const {
+    return step_.skeleton == Skeleton::elements && kernel_.vector % drawn_at_once(node) == 0;
+  }
+  void emit_words(const std::vector<bool>& needed) {
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (!needed[i] || node.kind != NodeKind::random || !has_words(node)) continue;
+      const unsigned at_once = drawn_at_once(node);
+      const std::string words = "w" + number(i);
+      line("hg_words " + words + "[" + number(kernel_.vector / at_once) + "];");
+      line("HG_UNROLL");
+      line("for (hg_u32 q = 0; q < " + number(kernel_.vector / at_once) + "u; ++q) " + words +
+           "[q] = hg_philox(" + bits(node, 0) + ", " + bits(node, 1) + " + (hg_u64(e0) / " +
+           number(at_once) + "u + q));");
+    }
   }
 
   // Declares the value of a node that is neither a fold nor a store.
@@ -209,9 +259,8 @@ class Emitter {
       case NodeKind::load:
         x = loaded(node, has_neighbours_ && is_of_elements(i)
                              ? "hg_few_get(x" + operand(node.a) + "[u], k)"
-                         : in_vectors(node.a)
-                             ? "hg_vec_get(x" + operand(node.a) + vector_element(node.a) + ")"
-                             : operand(node.a) + "[" + place_in(node.a) + "]");
+                         : in_vectors(node.a) ? "hg_few_get(x" + operand(node.a) + ", k)"
+                                              : operand(node.a) + "[" + place_in(node.a) + "]");
         break;
       case NodeKind::compute: {
         const int arity = op_info(node.op).arity;
@@ -221,11 +270,15 @@ class Emitter {
       }
       case NodeKind::cast: x = use(node.a); break;
       case NodeKind::position: x = own_ + "(" + place(node.b == kColumns ? 'c' : 'm') + ")"; break;
-      case NodeKind::random: x = drawn(node); break;
+      case NodeKind::random: x = drawn(i); break;
       case NodeKind::pick: return emit_pick(i);
       default: return;
     }
-    line("const " + own_ + " " + value(i) + " = " + rounded(i, x) + ";");
+    if (is_in_half(i)) {
+      line("const " + type_text(node.dtype) + " " + half(i) + " = " + in_half(i, x) + ";");
+    } else {
+      line("const " + own_ + " " + value(i) + " = " + rounded(i, x) + ";");
+    }
   }
 
   // The element of the row in the column that the row says: computed there.
@@ -299,7 +352,14 @@ class Emitter {
 
   std::string stored(const Node& store) {
     const DType to = steps_.operands[store.b].dtype;
+    const Node& from = nodes_[store.a];
+    if (to == from.dtype && is_in_half(store.a)) return half(store.a);
     const std::string x = use(store.a);
+    const bool is_held = from.kind == NodeKind::load || from.kind == NodeKind::cast ||
+                         from.kind == NodeKind::compute;
+    if (to == DType::bf16 && from.dtype == to && is_held && type_ == ComputeType::f32) {
+      return "hg_bf16_of_held(" + x + ")";
+    }
     return to == own_dtype(type_) ? x : "hg_convert<" + type_text(to) + ">(" + x + ")";
   }
   void emit_store(const Node& store) {
@@ -327,15 +387,6 @@ class Emitter {
     if (its.layout != Layout::dense) return false;
     return !steps_.structured || has_columns(its.spread);
   }
-  unsigned elements_of_vec(uint16_t which) const {
-    return 16 / static_cast<unsigned>(dtype_size(steps_.operands[which].dtype));
-  }
-  // Element k of a thread's.
-  std::string vector_element(uint16_t which) const {
-    const std::string n = number(elements_of_vec(which)) + "u";
-    return "[k / " + n + "], k % " + n;
-  }
-
   void elements() {
     const unsigned n = kernel_.vector;
     std::vector<bool> needed(nodes_.size());
@@ -424,44 +475,33 @@ class Emitter {
     std::ranges::stable_sort(in);
     in.erase(std::unique(in.begin(), in.end()), in.end());
     const auto declare = [&](const std::string& name, uint16_t which) {
-      const unsigned n = elements_of_vec(which);
-      line("hg_vec<" + type_text(steps_.operands[which].dtype) + "> " + name + "[" +
-           number(kernel_.vector / n) + "];");
+      line("hg_few<" + type_text(steps_.operands[which].dtype) + ", " + vector + "> " + name +
+           operand(which) + ";");
     };
-    for (const uint16_t which : in) declare("x" + operand(which), which);
-    for (const uint16_t which : out) declare("y" + operand(which), which);
-    const auto whole = [&](uint16_t which, const std::function<std::string(unsigned)>& text) {
-      for (unsigned u = 0; u < kernel_.vector / elements_of_vec(which); ++u) line(text(u));
-    };
-    const auto at = [&](uint16_t which, unsigned u) {
-      return operand(which) + " + (" + first_place(which) + " + " +
-             number(u * elements_of_vec(which)) + "u)";
-    };
+    for (const uint16_t which : in) declare("x", which);
+    for (const uint16_t which : out) declare("y", which);
     if (!in.empty()) {
       open("if (left == " + vector + ")");
       for (const uint16_t which : in) {
-        whole(which, [&](unsigned u) {
-          return "x" + operand(which) + "[" + number(u) + "] = hg_load_vec(" + at(which, u) + ");";
-        });
+        line("hg_load_few(x" + operand(which) + ", " + operand(which) + " + (" +
+             first_place(which) + "));");
       }
       close();
       open("else");
-      each_element();
       for (const uint16_t which : in) {
-        const std::string from = first_place(which);
-        line("hg_vec_set(x" + operand(which) + vector_element(which) + ", " + operand(which) +
-             "[k < left ? " + from + " + k : " + from + "]);");
+        line("hg_load_part(x" + operand(which) + ", " + operand(which) + " + (" +
+             first_place(which) + "), left);");
       }
       close();
-      close();
     }
+    emit_words(needed);
     each_element();
     const size_t begin = body_.size();
     const std::string before = std::exchange(needed_, std::string());
     emit_values(needed, true);
     for (const uint16_t store : stores()) {
       const Node& node = nodes_[store];
-      line("hg_vec_set(y" + operand(node.b) + vector_element(node.b) + ", " + stored(node) + ");");
+      line("hg_few_set(y" + operand(node.b) + ", k, " + stored(node) + ");");
     }
     const std::string indent(2 * depth_, ' ');
     std::string places;
@@ -472,18 +512,15 @@ class Emitter {
     close();
     open("if (left == " + vector + ")");
     for (const uint16_t which : out) {
-      whole(which, [&](unsigned u) {
-        return "hg_store_vec(" + at(which, u) + ", y" + operand(which) + "[" + number(u) + "]);";
-      });
+      line("hg_store_few(" + operand(which) + " + (" + first_place(which) + "), y" +
+           operand(which) + ");");
     }
     close();
     open("else");
-    each_element();
     for (const uint16_t which : out) {
-      line("if (k < left) " + operand(which) + "[" + first_place(which) + " + k] = hg_vec_get(y" +
-           operand(which) + vector_element(which) + ");");
+      line("hg_store_part(" + operand(which) + " + (" + first_place(which) + "), y" +
+           operand(which) + ", left);");
     }
-    close();
     close();
   }
   // Of a thread's vector; unrolled, so that the elements stay in registers.
@@ -1415,7 +1452,7 @@ unsigned vector_of(const Steps& steps, size_t step) {
   const Step& its = steps.list[step];
   if (its.skeleton != Skeleton::elements) return 1;
   if (steps.structured && !has_columns(its.domain)) return 1;
-  size_t least = 0;
+  size_t least = 0, most = 0;
   for (const Node& node : its.nodes) {
     if (node.kind == NodeKind::pick) return 1;
     if (!has_operand(node)) continue;
@@ -1425,8 +1462,9 @@ unsigned vector_of(const Steps& steps, size_t step) {
     if (steps.structured && !has_columns(operand.spread)) continue;
     const size_t size = dtype_size(operand.dtype);
     least = least == 0 ? size : std::min(least, size);
+    most = std::max(most, size);
   }
-  return least == 0 ? 1 : static_cast<unsigned>(16 / least);
+  return least == 0 ? 1 : static_cast<unsigned>(std::min(16 / least, 32 / most));
 }
 
 Kernel emit(const Steps& steps, size_t step, const Variant& variant) {

@@ -121,7 +121,8 @@ inline std::string library_text(const Kernel& kernel) {
   return library_text({&one, 1});
 }
 
-// Elements of a vector, as many as are 16 bytes of the narrowest operand. 1: there are no vectors.
+// Elements of a vector: 16 bytes of the narrowest operand, up to 32 of the widest. 1: there are no
+// vectors.
 unsigned vector_of(const Steps& steps, size_t step);
 
 }  // namespace hologram::gpu

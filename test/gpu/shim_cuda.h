@@ -84,6 +84,9 @@ inline To hgemu_cast(From x) {
   __builtin_memcpy(&to, &x, sizeof to);
   return to;
 }
+inline unsigned int __umulhi(unsigned int x, unsigned int y) {
+  return static_cast<unsigned int>(static_cast<unsigned long long>(x) * y >> 32);
+}
 inline unsigned int __float_as_uint(float x) {
   return hgemu_cast<unsigned int>(x);
 }

@@ -94,6 +94,9 @@ inline float copysign(float x, float y) {
 inline float fma(float x, float y, float z) {
   return __builtin_fmaf(x, y, z);
 }
+inline uint mulhi(uint x, uint y) {
+  return static_cast<uint>(static_cast<ulong>(x) * y >> 32);
+}
 inline bool isnan(float x) {
   return x != x;
 }

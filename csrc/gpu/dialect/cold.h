@@ -89,19 +89,22 @@ HG_FUNCTION T hg_cold_rounded(hg_u32 dtype, T x) {
 // By the numbers of Draw; `digits` of a uniform one.
 HG_FUNCTION float hg_cold_draw(hg_tag<float>, hg_u32 draw, hg_u64 seed, hg_u64 offset, hg_u64 range,
                                hg_u64 e, hg_u32 digits) {
-  if (draw == 0u) return hg_draw_uniform(seed, offset, e, digits);
-  return hg_draw_normal(seed, offset, e);
+  if (draw == 0u)
+    return hg_uniform(hg_philox(seed, offset + e / 4u), static_cast<hg_u32>(e % 4u), digits);
+  return hg_normal(hg_philox(seed, offset + e / 4u), static_cast<hg_u32>(e % 4u));
 }
 HG_FUNCTION hg_i64 hg_cold_draw(hg_tag<hg_i64>, hg_u32 draw, hg_u64 seed, hg_u64 offset,
                                 hg_u64 range, hg_u64 e, hg_u32 digits) {
-  if (draw == 2u) return hg_draw_integer(seed, offset, e, range);
-  return hg_draw_long_integer(seed, offset, e, range);
+  if (draw == 2u)
+    return hg_integer(hg_philox(seed, offset + e / 4u), static_cast<hg_u32>(e % 4u), range);
+  return hg_long_integer(hg_philox(seed, offset + e / 2u), static_cast<hg_u32>(e % 2u), range);
 }
 #if HG_HAS_F64
 HG_FUNCTION double hg_cold_draw(hg_tag<double>, hg_u32 draw, hg_u64 seed, hg_u64 offset,
                                 hg_u64 range, hg_u64 e, hg_u32 digits) {
-  if (draw == 0u) return hg_draw_uniform_f64(seed, offset, e);
-  return hg_draw_normal_f64(seed, offset, e);
+  if (draw == 0u)
+    return hg_uniform_f64(hg_philox(seed, offset + e / 2u), static_cast<hg_u32>(e % 2u));
+  return hg_normal_f64(hg_philox(seed, offset + e / 2u), static_cast<hg_u32>(e % 2u));
 }
 #endif
 

@@ -163,6 +163,19 @@ HG_DEV To hg_convert(From x) {
   return hg_element(hg_tag<To>(), hg_number(x));
 }
 
+// Of a number that bf16 holds, or a NaN of its.
+HG_DEV hg_bf16 hg_bf16_of_held(float x) {
+  return static_cast<hg_bf16>(static_cast<hg_u16>(hg_as_u32(x) >> 16));
+}
+// Of a number that has just been computed: a device's NaN, which has no payload.
+HG_DEV hg_bf16 hg_bf16_of_result(float x) {
+#if defined(HG_NARROWS_BF16)
+  return static_cast<hg_bf16>(hg_narrow_bf16(x));
+#else
+  return static_cast<hg_bf16>(hg_float_to_bf16(x));
+#endif
+}
+
 // A number rounded to a half dtype, in float again.
 HG_DEV float hg_round_f16(float x) {
   return hg_f16_to_float(hg_float_to_f16(x));

@@ -13,12 +13,12 @@ HG_DEV hg_words hg_philox(hg_u64 key, hg_u64 counter) {
   hg_u32 low = static_cast<hg_u32>(key), high = static_cast<hg_u32>(key >> 32);
   HG_UNROLL
   for (int round = 0; round < 10; ++round) {
-    const hg_u64 p = static_cast<hg_u64>(0xd2511f53u) * x;
-    const hg_u64 q = static_cast<hg_u64>(0xcd9e8d57u) * z;
-    x = static_cast<hg_u32>(q >> 32) ^ y ^ low;
-    y = static_cast<hg_u32>(q);
-    z = static_cast<hg_u32>(p >> 32) ^ w ^ high;
-    w = static_cast<hg_u32>(p);
+    const hg_u32 p = hg_mul_high(0xd2511f53u, x), q = hg_mul_high(0xcd9e8d57u, z);
+    const hg_u32 p_low = 0xd2511f53u * x, q_low = 0xcd9e8d57u * z;
+    x = q ^ y ^ low;
+    y = q_low;
+    z = p ^ w ^ high;
+    w = p_low;
     low += 0x9e3779b9u;
     high += 0xbb67ae85u;
   }
@@ -74,45 +74,38 @@ HG_DEV hg_u64 hg_multiply_high(hg_u64 x, hg_u64 y) {
   return (x >> 32) * (y >> 32) + (first >> 32) + (second >> 32);
 }
 
-// ---- of an element ----
+// ---- of an element, of which `at` are before it in the words ----
 
 // Not rounded to the dtype: it has no more digits than that.
-HG_DEV float hg_draw_uniform(hg_u64 seed, hg_u64 offset, hg_u64 element, hg_u32 digits) {
-  const hg_words words = hg_philox(seed, offset + element / 4u);
-  return hg_uniform_of(hg_word(words, static_cast<hg_u32>(element % 4u)), digits);
+HG_DEV float hg_uniform(hg_words words, hg_u32 at, hg_u32 digits) {
+  return hg_uniform_of(hg_word(words, at), digits);
 }
 // Not rounded to the dtype.
-HG_DEV float hg_draw_normal(hg_u64 seed, hg_u64 offset, hg_u64 element) {
-  const hg_words words = hg_philox(seed, offset + element / 4u);
-  const hg_u32 at = static_cast<hg_u32>(element % 4u);
+HG_DEV float hg_normal(hg_words words, hg_u32 at) {
   return hg_normal_radius(at < 2u ? words.x : words.z) *
          hg_turn(at < 2u ? words.y : words.w, at % 2u != 0u);
 }
 // [0, range), a range of at most 2^32.
-HG_DEV hg_i64 hg_draw_integer(hg_u64 seed, hg_u64 offset, hg_u64 element, hg_u64 range) {
-  const hg_words words = hg_philox(seed, offset + element / 4u);
-  const hg_u64 word = hg_word(words, static_cast<hg_u32>(element % 4u));
+HG_DEV hg_i64 hg_integer(hg_words words, hg_u32 at, hg_u64 range) {
+  const hg_u64 word = hg_word(words, at);
   return static_cast<hg_i64>((word * range) >> 32);
 }
 // [0, range), a range of at most 2^64, which is 0.
-HG_DEV hg_i64 hg_draw_long_integer(hg_u64 seed, hg_u64 offset, hg_u64 element, hg_u64 range) {
-  const hg_words words = hg_philox(seed, offset + element / 2u);
-  const hg_u64 word = hg_long_word(words, static_cast<hg_u32>(element % 2u));
+HG_DEV hg_i64 hg_long_integer(hg_words words, hg_u32 at, hg_u64 range) {
+  const hg_u64 word = hg_long_word(words, at);
   return static_cast<hg_i64>(range == 0u ? word : hg_multiply_high(word, range));
 }
 #if HG_HAS_F64
-HG_DEV double hg_draw_uniform_f64(hg_u64 seed, hg_u64 offset, hg_u64 element) {
-  const hg_words words = hg_philox(seed, offset + element / 2u);
-  const hg_u64 word = hg_long_word(words, static_cast<hg_u32>(element % 2u));
-  return static_cast<double>(word >> 11) * hg_as_f64(0x3ca0000000000000ull);  // 2^-53
+HG_DEV double hg_uniform_f64(hg_words words, hg_u32 at) {
+  return static_cast<double>(hg_long_word(words, at) >> 11) *
+         hg_as_f64(0x3ca0000000000000ull);  // 2^-53
 }
-HG_DEV double hg_draw_normal_f64(hg_u64 seed, hg_u64 offset, hg_u64 element) {
-  const hg_words words = hg_philox(seed, offset + element / 2u);
+HG_DEV double hg_normal_f64(hg_words words, hg_u32 at) {
   const double unit = hg_as_f64(0x3ca0000000000000ull);
   const double u = static_cast<double>((hg_long_word(words, 0u) >> 11) + 1u) * unit;
   const double angle =
       static_cast<double>(hg_long_word(words, 1u) >> 11) * unit * 6.283185307179586;
-  return sqrt(-2.0 * log(u)) * (element % 2u == 0u ? cos(angle) : sin(angle));
+  return sqrt(-2.0 * log(u)) * (at == 0u ? cos(angle) : sin(angle));
 }
 #endif
 

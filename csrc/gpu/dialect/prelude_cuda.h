@@ -52,6 +52,11 @@ HG_DEV double hg_as_f64(hg_u64 bits) {
   return __longlong_as_double(static_cast<hg_i64>(bits));
 }
 
+// The upper half of a product.
+HG_DEV hg_u32 hg_mul_high(hg_u32 x, hg_u32 y) {
+  return __umulhi(x, y);
+}
+
 HG_DEV hg_u32 hg_shfl_xor(hg_u32 v, hg_u32 mask) {
   return __shfl_xor_sync(0xffffffffu, v, static_cast<int>(mask));
 }
@@ -79,6 +84,15 @@ HG_DEV hg_u16 hg_narrow_f16(float x) {
   return bits;
 #endif
 }
+
+#if !defined(HG_EMULATED) && __CUDA_ARCH__ >= 800
+#define HG_NARROWS_BF16 1
+HG_DEV hg_u16 hg_narrow_bf16(float x) {
+  hg_u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+#endif
 
 HG_DEV float hg_fabs(float x) {
   return fabsf(x);

@@ -61,6 +61,11 @@ HG_DEV float hg_as_f32(hg_u32 bits) {
   return as_type<float>(bits);
 }
 
+// The upper half of a product.
+HG_DEV hg_u32 hg_mul_high(hg_u32 x, hg_u32 y) {
+  return metal::mulhi(x, y);
+}
+
 HG_DEV hg_u32 hg_shfl_xor(hg_u32 v, hg_u32 mask) {
   return metal::simd_shuffle_xor(v, static_cast<hg_u16>(mask));
 }
