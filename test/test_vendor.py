@@ -255,20 +255,26 @@ class TestVendor(HologramTestCase):
             """
             lstm = torch.nn.LSTM(5, 7, num_layers=2)
             data = torch.randn(4, 3, 5)
-            heads = [torch.randn(2, 3, 6, 8) for _ in range(3)]
+            sizes = (8, 5)  # of heads: a kernel's unit, and what is filled up to one
+            heads = {n: [torch.randn(2, 3, 6, n) for _ in range(3)] for n in sizes}
             def run(device):
                 net, x = lstm.to(device), data.to(device)
                 with torch.no_grad():
                     plain = net(x)[0]
                 results = net(x)[0]
                 grads = torch.autograd.grad(results.square().sum(), list(net.parameters()))
-                q, k, v = (t.to(device).requires_grad_() for t in heads)
-                seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-                grads += torch.autograd.grad(seen.square().sum(), (q, k, v))
-                return [t.detach().cpu() for t in (plain, results, seen, *grads)]
+                seen = []
+                for tensors in heads.values():
+                    q, k, v = (t.to(device).requires_grad_() for t in tensors)
+                    attend = torch.nn.functional.scaled_dot_product_attention
+                    seen.append(attend(q, k, v, is_causal=True))
+                    grads += torch.autograd.grad(seen[-1].square().sum(), (q, k, v))
+                return [t.detach().cpu() for t in (plain, results, *seen, *grads)]
             expected = run("cpu")
             torch.testing.assert_close(run("hologram"), expected, rtol=1e-4, atol=1e-5)
             assert vendor.calls_off_device() == 0
+            names = " ".join(torch.hologram.fallback_report().operators("delegated"))
+            assert "_scaled_dot_product_flash_attention_backward" in names, names
             """
         )
 

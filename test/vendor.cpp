@@ -7,6 +7,7 @@
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/extension.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -254,6 +256,44 @@ void on_cpu(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   for (size_t i = stack->size() - results; i < stack->size(); ++i) {
     map_value((*stack)[i], [&](const Tensor& tensor) { return call.result(tensor); });
   }
+}
+
+// Flash attention as CUDA has it: under a name that the CPU has no kernel for, for heads of whole
+// units only, by the CPU's.
+constexpr int64_t kHeadUnit = 8;
+using Attention =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+Attention flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout,
+                          bool causal, bool, std::optional<double> scale) {
+  ++calls;
+  TORCH_CHECK(q.size(-1) % kHeadUnit == 0, "heads of ", q.size(-1));
+  Call call;
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+      call.argument(q), call.argument(k), call.argument(v), dropout, causal, {}, scale);
+  return {call.result(out), call.result(sums), {}, {}, q.sym_size(2), k.sym_size(2), {}, {}, {}};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+    const Tensor& sums, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double dropout,
+    bool causal, const Tensor&, const Tensor&, std::optional<double> scale) {
+  ++calls;
+  TORCH_CHECK(out.size(-1) % kHeadUnit == 0, "heads of ", out.size(-1));
+  Call call;
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      call.argument(grad), call.argument(q), call.argument(k), call.argument(v), call.argument(out),
+      call.argument(sums), dropout, causal, {}, scale);
+  return {call.result(of_q), call.result(of_k), call.result(of_v)};
+}
+
+TORCH_LIBRARY_IMPL(aten, MTIA, m) {
+  m.impl("_scaled_dot_product_flash_attention", &flash_attention);
+  m.impl("_scaled_dot_product_flash_attention_backward", &flash_attention_backward);
 }
 
 void register_kernels(DispatchKey cpu, DispatchKey vendor) {
