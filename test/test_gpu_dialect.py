@@ -508,6 +508,32 @@ def test_identities_of_maximum_and_minimum(prelude: str) -> None:
         assert y.tolist() == ([whole.min, whole.max] if name == "i64" else [-np.inf, np.inf])
 
 
+def test_powers_of_f32_are_those_of_f64_rounded() -> None:
+    rng = np.random.default_rng(11)
+    of_bits = rng.integers(0, 2**32, (2, 40_000), np.uint32).view(np.float32)
+    common = np.stack([rng.random(40_000), 4 * rng.standard_normal(40_000)]).astype(np.float32)
+    whole = np.stack([10 * rng.standard_normal(20_000), rng.integers(-30, 30, 20_000)])
+    # Squares of 13 digits lie in the middle of two floats, or near to it.
+    middle = np.stack([rng.integers(2**12, 2**13, 20_000), np.full(20_000, 2)])
+    roots = np.stack([rng.integers(1, 2**12, 20_000) ** 2, rng.choice([0.5, 1, -0.5, 1.5], 20_000)])
+    edges = [0.0, -0.0, 1, -1, 2, -3, 0.5, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 2**24, 2**24 + 2]
+    pairs = np.array([(a, b) for a in edges for b in edges]).T
+    given = np.concatenate([of_bits, common, whole, middle, roots, pairs], 1, dtype=np.float32)
+    x, y = np.ascontiguousarray(given)
+    with np.errstate(all="ignore"):
+        expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
+    text = (
+        "HG_KERNEL(powers, HG_CBUF(float, x, 0), HG_CBUF(float, y, 1), HG_BUF(float, z, 2),\n"
+        "          HG_PARAM(hg_u32, n, 3)) {\n"
+        "  const hg_u32 i = HG_BID * HG_BDIM + HG_LID;\n"
+        "  if (i < n) z[i] = math_pow(x[i], y[i]);\n}\n"
+    )
+    z = np.zeros_like(x)
+    run_each(library(text, "cuda"), "powers", [x, y, z], x.size)
+    same = (z.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(z) & np.isnan(expected))
+    assert same.all(), [x[~same][:5], y[~same][:5], z[~same][:5], expected[~same][:5]]
+
+
 # ---- random numbers ----
 
 DRAW = """

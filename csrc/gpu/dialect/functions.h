@@ -226,9 +226,6 @@ HG_DEV float math_cos(float x) {
   }                                  \
   HG_DEV T math_fma(T x, T y, T z) { \
     return hg_fma(x, y, z);          \
-  }                                  \
-  HG_DEV T math_pow(T x, T y) {      \
-    return hg_pow(x, y);             \
   }
 HG_EXACT(float)
 #if HG_HAS_F64

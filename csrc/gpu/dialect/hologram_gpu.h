@@ -40,6 +40,8 @@ enum class hg_b8 : hg_u8 {};  // a byte; what is not zero is true
 
 #include "functions.h"
 
+#include "power.h"
+
 #include "draw.h"
 
 #include "vector.h"

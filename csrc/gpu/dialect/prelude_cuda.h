@@ -125,6 +125,16 @@ HG_DEV float hg_large_sin(float x) {
 HG_DEV float hg_large_cos(float x) {
   return static_cast<float>(cos(static_cast<double>(x)));
 }
+// 1 / x to 2^-22 of it, of a number that is neither very large nor very small.
+HG_DEV float hg_reciprocal(float x) {
+#if defined(HG_EMULATED)
+  return 1.0f / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
 // powf is up to 4 ulp off; other backends, too, go through f64.
 HG_DEV float hg_pow(float x, float y) {
   return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y)));
