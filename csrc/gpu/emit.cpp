@@ -1237,26 +1237,32 @@ class Emitter {
          ";");
     line("const " + index_ + " left = " + columns + " - (i - 1u) * " + width + ";");
     line("const hg_u32 count = left < " + width + " ? hg_u32(left) : " + width + ";");
-    const auto each_vec = [&](const std::string& text) {
+    // While four vectors are scanned, the four after them are on their way.
+    const auto load = [&](const std::string& to, const std::string& at) {
       line("HG_UNROLL");
-      line("for (hg_u32 k = 0; k < 4u; ++k) " + text);
+      line("for (hg_u32 k = 0; k < 4u; ++k) " + to + "[k] = hg_vec_of<" + type +
+           ">(shared[first + " + at + " + k]);");
     };
-    line("hg_vec<" + type + "> now[4], next[4];");
-    each_vec("now[k] = hg_vec_of<" + type + ">(shared[first + k]);");
-    open("for (hg_u32 at = 0; at * " + number(of_vec) + "u < count; at += 4u)");
-    line("const hg_u32 after = at + 4u < " + number(vecs) + "u ? at + 4u : 0u;");
-    each_vec("next[k] = hg_vec_of<" + type + ">(shared[first + after + k]);");
-    line("HG_UNROLL");
-    open("for (hg_u32 k = 0; k < 4u; ++k)");
-    line("HG_UNROLL");
-    open("for (hg_u32 q = 0; q < " + number(of_vec) + "u; ++q)");
-    line(fold(i) + " = " + apply(node.op, type, fold(i), "hg_vec_get(now[k], q)", type + "(0)") +
-         ";");
-    line("hg_vec_set(now[k], q, " + fold(i) + ");");
-    close();
-    line("shared[first + at + k] = hg_words_of(now[k]);");
-    line("now[k] = next[k];");
-    close();
+    line("hg_vec<" + type + "> even[4], odd[4];");
+    load("even", "0u");
+    load("odd", "4u");
+    open("for (hg_u32 at = 0; at * " + number(of_vec) + "u < count; at += 8u)");
+    for (const bool is_odd : {false, true}) {
+      const std::string now = is_odd ? "odd" : "even";
+      const std::string at = is_odd ? "at + 4u" : "at";
+      line("HG_UNROLL");
+      open("for (hg_u32 k = 0; k < 4u; ++k)");
+      line("HG_UNROLL");
+      open("for (hg_u32 q = 0; q < " + number(of_vec) + "u; ++q)");
+      line(fold(i) + " = " +
+           apply(node.op, type, fold(i), "hg_vec_get(" + now + "[k], q)", type + "(0)") + ";");
+      line("hg_vec_set(" + now + "[k], q, " + fold(i) + ");");
+      close();
+      line("shared[first + " + at + " + k] = hg_words_of(" + now + "[k]);");
+      close();
+      // Behind the last ones what is read is not needed.
+      load(now, "(" + at + " + 8u) % " + number(vecs) + "u");
+    }
     close();
     close();
     close();
@@ -1289,16 +1295,16 @@ class Emitter {
         " * " + height + " + j / " + width + ") * " + number(pitch * of_vec) + "u + j % " + width;
     open("if (i < tiles)");
     open("if (r0 + " + height + " <= " + rows + " && (i + 1u) * " + width + " <= " + columns + ")");
-    const auto load = [&] {
+    const auto make = [&] {
       emit_all({i});
       line("x[k] = " + scanned(node) + ";");
     };
-    each("i", true, load);
+    each("i", true, make);
     close();
     open("else");
     line("HG_UNROLL");
     line("for (hg_u32 k = 0; k < " + number(of_thread) + "u; ++k) x[k] = " + type + "(0);");
-    each("i", false, load);
+    each("i", false, make);
     close();
     close();
     open("if (i >= 2u)");
