@@ -24,6 +24,11 @@ sys.modules["torch_hologram._build_info"] = build
 NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
+def run_alone(program: str) -> None:
+    """Where torch finds no GPU: its accelerator would be CUDA."""
+    run_python(program, env={"CUDA_VISIBLE_DEVICES": ""})
+
+
 @pytest.mark.cuda
 class TestCudaPrograms(TestCase):
     """Where torch sees a GPU, programs on CUDA run as without the package."""
@@ -218,10 +223,10 @@ class TestFailedAutoload(TestCase):
 
     def program(self, body: str) -> None:
         lines = [WRONG_BUILD, "import torch", *(line.strip(" ") for line in body.splitlines())]
-        run_python("\n".join(lines))
+        run_alone("\n".join(lines))
 
     def test_torch_works_without_a_warning(self):
-        run_python(
+        run_alone(
             WRONG_BUILD
             + """
 import warnings
@@ -263,7 +268,7 @@ assert not hasattr(torch.hologram, "Stream")
             "torch.hologram.synchronize()",
             "torch.hologram.Stream()",
         ]
-        run_python(
+        run_alone(
             WRONG_BUILD
             + f"""
 import torch
@@ -281,7 +286,7 @@ for use in {uses}:
         )
 
     def test_explicit_import_raises_the_error(self):
-        run_python(
+        run_alone(
             WRONG_BUILD
             + """
 import torch
@@ -297,7 +302,7 @@ for attempt in range(2):
         )
 
     def test_package_first_raises_and_leaves_torch_usable(self):
-        run_python(
+        run_alone(
             WRONG_BUILD
             + """
 try:
@@ -312,7 +317,7 @@ assert torch.ones(2).sum() == 2
         )
 
     def test_a_repaired_installation_loads_in_the_same_process(self):
-        run_python(
+        run_alone(
             WRONG_BUILD
             + f"""
 import torch

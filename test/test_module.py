@@ -207,7 +207,7 @@ class TestDevices(HologramTestCase):
             self.assertIs(properties.asynchronous, BACKEND != "cpu")
             self.assertGreater(properties.total_memory, 2**28)
             self.assertGreaterEqual(properties.multi_processor_count, 1)
-            self.assertIn(properties.isa, ("avx512", "avx2", "neon", "baseline"))
+            self.assertRegex(properties.isa, r"^(avx512|avx2|neon|baseline|sm_\d+)$")
             self.assertEqual(torch.hologram.get_device_name(device), properties.name)
             capability = torch.hologram.get_device_capability(device)
             self.assertEqual(capability, (properties.major, properties.minor))

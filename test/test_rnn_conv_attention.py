@@ -39,6 +39,14 @@ def curved(x):
     return x * x
 
 
+# Of CUDA's kernels, which sum in another order, also the terms of gradients of gradients.
+CUDA_TOLERANCE = {
+    torch.float64: {},
+    torch.bfloat16: {"rtol": 5e-2, "atol": 5e-2},
+    torch.float16: {"rtol": 1e-2, "atol": 1e-2},
+}
+
+
 class CompareTestCase(HologramTestCase):
     def assert_same(self, mine, wanted, exact=True, what=""):
         """Equal trees of tensors: bit for bit, or within rounding.
@@ -47,7 +55,6 @@ class CompareTestCase(HologramTestCase):
         choice.
         """
         tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 2e-5, "atol": 2e-6}
-        tolerance = {} if CUDA_KERNELS else tolerance
         mine, wanted = tree_leaves(mine), tree_leaves(wanted)
         self.assertEqual(len(mine), len(wanted))
         for position, (a, b) in enumerate(zip(mine, wanted, strict=True)):
@@ -56,7 +63,9 @@ class CompareTestCase(HologramTestCase):
                 self.assertEqual(a, b, msg=where)
                 continue
             self.assertEqual(a.device.type, "hologram", msg=where)
-            if not CUDA_KERNELS:
+            if CUDA_KERNELS:
+                tolerance = CUDA_TOLERANCE.get(b.dtype, {"rtol": 1e-4, "atol": 1e-4})
+            else:
                 self.assertEqual(a.stride(), b.stride(), msg=where)
             self.assertEqual(a.cpu(), b, **tolerance, equal_nan=True, msg=where)
 
@@ -275,7 +284,10 @@ class TestRecurrent(CompareTestCase):
             out = network(x)[0]
             with torch.no_grad():
                 changed.mul_(2)
-            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            words = "modified by an inplace operation"
+            if CUDA_KERNELS:  # a composition's views of the input say so themselves
+                words += "|has been modified inplace"
+            with self.assertRaisesRegex(RuntimeError, words):
                 out.sum().backward()
         with torch.inference_mode():
             frozen = torch.ones(5, 2, 3, device="hologram")

@@ -67,7 +67,9 @@ def pytest_runtest_logreport(report: Any) -> None:
     if "HOLOGRAM_TEST_FAILURES" not in os.environ:
         return
     reasons = [line[2:].strip() for line in text.splitlines() if line.startswith("E ")]
-    reason = " | ".join(reasons[:3]) or text[-300:].replace("\n", " ")
+    # The last line is that of a program that failed.
+    reasons = list(dict.fromkeys([*reasons[:3], *reasons[3:][-1:]]))
+    reason = " | ".join(filter(None, reasons)) or text[-300:].replace("\n", " ")
     with open(os.environ["HOLOGRAM_TEST_FAILURES"], "a") as file:
         file.write(f"{report.nodeid} [{report.when}] {reason[:400]}\n")
 

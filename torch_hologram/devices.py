@@ -207,9 +207,12 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 def get_arch_list() -> list[str]:
     """Returns the instruction sets that the kernels are built for and this processor has.
 
+    Those of the devices that are no processors follow: a GPU's is its architecture.
     ``get_device_properties().isa`` is the one in use.
     """
-    return _C.instruction_sets()
+    sets = _C.instruction_sets()
+    others = {get_device_properties(index).isa for index in range(device_count())} - set(sets)
+    return [*sets, *sorted(others)]
 
 
 def is_tf32_supported() -> bool:

@@ -135,8 +135,10 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   note_delegated(counter, device_of(self, src));
   // CUDA's copy between it and the host makes a view with gaps dense first, which resolves its
   // bits, and then has them once more.
-  const bool is_vendors = !target_of(device_of(self, src)).is_cpu();
-  const Tensor from = is_vendors ? src.resolve_conj().resolve_neg() : src;
+  const auto is_vendors = [](const Tensor& tensor) {
+    return tensor.device().type() == kHologram && !target_of(tensor.device().index()).is_cpu();
+  };
+  const Tensor from = is_vendors(self) || is_vendors(src) ? src.resolve_conj().resolve_neg() : src;
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {
     return tensor.device().type() == kHologram ? frame.argument(tensor, written) : tensor;

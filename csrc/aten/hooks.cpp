@@ -1,6 +1,8 @@
 // The hooks torch's device-generic code calls: generators, pinned memory, storage resize.
 #include "aten/precompiled.h"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "aten/block.h"
@@ -36,7 +38,11 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
     return index < 0 ? c10::DeviceIndex(-1) : exchangeDevice(index);
   }
 
-  bool isPinnedPtr(const void* data) const override { return is_pinned_pointer(data); }
+  // Factories with pin_memory=True take theirs of CUDA's allocator, where torch has it.
+  bool isPinnedPtr(const void* data) const override {
+    return is_pinned_pointer(data) ||
+           (at::globalContext().hasCUDA() && at::detail::getCUDAHooks().isPinnedPtr(data));
+  }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {
     // Foreign memory is of no device in particular; torch asks only about pointers that it was told

@@ -81,10 +81,16 @@ def delegated_calls() -> int:
 
 
 def order_is_open(line: Line, names: dict[str, object], target: torch.Tensor) -> bool:
-    """Whether the line reads the memory of what it writes through another tensor.
+    """Whether the line writes memory twice, or reads it through another tensor.
 
     What CUDA's kernels make of that depends on the order of their threads.
     """
+    places = torch.zeros(target.shape, dtype=torch.int64)
+    for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        steps = torch.arange(size) * stride
+        places += steps.reshape(-1, *[1] * (target.dim() - dim - 1))
+    if places.unique().numel() < target.numel():
+        return True
     words = set(re.findall(r"\bt\d+\b", line.text))
     others = [t for word in words if isinstance(t := names.get(word), torch.Tensor)]
     memory = target.untyped_storage().data_ptr()
