@@ -25,6 +25,11 @@ HG_DEV float hg_scale(float y, float n_bits) {
   return y * power * hg_as_f32(static_cast<hg_u32>(n - half + 127) << 23);
 }
 
+// The same where y and the result are normal.
+HG_DEV float hg_scale_normal(float y, float n_bits) {
+  return hg_as_f32(hg_as_u32(y) + (hg_as_u32(n_bits) << 23));
+}
+
 // exp(x) = 2^n * (1 + t); x in [-104, 89] or NaN.
 struct hg_exp_parts {
   float n_bits, t;  // n_bits: 1.5 * 2^23 + n
@@ -84,7 +89,7 @@ HG_DEV float math_tanh(float x) {
                             a);
   const float b = a > 10.0f ? 10.0f : a;
   const hg_exp_parts e = hg_exp_of(b + b);
-  const float far = 1.0f - 2.0f / (hg_scale(1.0f + e.t, e.n_bits) + 1.0f);
+  const float far = 1.0f - 2.0f * hg_inverse(hg_scale_normal(1.0f + e.t, e.n_bits) + 1.0f);
   return hg_copysign(a >= 0.65f ? far : near, x);
 }
 
@@ -98,7 +103,7 @@ HG_DEV float math_sigmoid(float x) {
   const float d = 1.0f + e;
   const float d_low = (e - (d - 1.0f)) + e_low;
   const float top = x < 0.0f ? e : 1.0f, top_low = x < 0.0f ? e_low : 0.0f;
-  const float inverse = 1.0f / d;
+  const float inverse = hg_inverse(d);
   const float q = top * inverse;
   const float rest = hg_fma(-q, d_low, hg_fma(-q, d, top) + top_low);
   return hg_fma(rest, inverse, q);
@@ -176,7 +181,7 @@ HG_DEV float math_erf(float x) {
   const float q = hg_polynomial(b, -0.00024013253f, -1.6270674f, -0.9189624f, -0.15020399f,
                                 0.03219381f, -0.0044224774f, 0.00028595742f);
   const hg_exp_parts e = hg_exp2_of(q);
-  const float far = hg_copysign(1.0f - hg_scale(e.t, e.n_bits), x);
+  const float far = hg_copysign(1.0f - hg_scale_normal(e.t, e.n_bits), x);
   return a >= 0.9f ? far : near;
 }
 

@@ -135,6 +135,15 @@ HG_DEV float hg_reciprocal(float x) {
   return y;
 #endif
 }
+// 1 / x, rounded, of such a number: what a division does after it has looked for others.
+HG_DEV float hg_inverse(float x) {
+#if defined(HG_EMULATED)
+  return 1.0f / x;
+#else
+  const float y = hg_reciprocal(x);
+  return fmaf(y, fmaf(-x, y, 1.0f), y);
+#endif
+}
 // powf is up to 4 ulp off; other backends, too, go through f64.
 HG_DEV float hg_pow(float x, float y) {
   return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y)));

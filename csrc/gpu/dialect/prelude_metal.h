@@ -112,6 +112,10 @@ HG_DEV float hg_large_sin(float x) {
 HG_DEV float hg_large_cos(float x) {
   return metal::precise::cos(x);
 }
+// 1 / x, rounded, of a number that is neither very large nor very small.
+HG_DEV float hg_inverse(float x) {
+  return 1.0f / x;
+}
 // Metal has no f64 to be as exact in as the other backends are: its library's, within 16 ulp.
 HG_DEV float hg_pow(float x, float y) {
   return metal::precise::pow(x, y);
