@@ -38,10 +38,10 @@ class TestReport(HologramTestCase):
         query = torch.rand(1, 2, 8, 4, device="hologram")
         torch.nn.functional.scaled_dot_product_attention(query, query, query)
         delegated = " ".join(torch.hologram.fallback_report().operators(DELEGATED))
-        # CUDA's fused kernels are of its own dispatch; there attention is a composition.
-        attention = "bmm" if CUDA_KERNELS else "scaled_dot_product"
+        # For heads of 4 elements CUDA may have no fused kernel.
+        attention = "scaled_dot_product" + ("|bmm" if CUDA_KERNELS else "")
         for operator in ("lstm", "convolution", attention):
-            self.assertIn(operator, delegated)
+            self.assertRegex(delegated, operator)
 
     def test_rows_are_sorted(self):
         torch.linalg.inv(self.matrix)

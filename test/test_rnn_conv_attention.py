@@ -811,7 +811,7 @@ def outcome(function):
 class TestAttentionChoice(HologramTestCase):
     """The choice between the fused kernel and plain operators is the CPU's, in every case.
 
-    Where CUDA's kernels run, which have other fused ones, it is plain operators.
+    Where CUDA's kernels run it is the one for CUDA.
     """
 
     def choices(self, tensors, mask=None, **options):
@@ -827,9 +827,13 @@ class TestAttentionChoice(HologramTestCase):
         seen.add(wanted)
 
     def test_which_it_is(self):
-        q, k, v = (torch.randn(2, 4, 6, 8, device="hologram") for _ in range(3))
-        wanted = MATH if CUDA_KERNELS else FLASH
-        self.assertEqual(torch._fused_sdp_choice(q, k, v), wanted.value)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            tensors = [torch.randn(2, 4, 6, 8, dtype=dtype) for _ in range(3)]
+            of = "cuda" if CUDA_KERNELS else "cpu"
+            wanted = torch._fused_sdp_choice(*(t.to(of) for t in tensors))
+            if CUDA_KERNELS and wanted == FLASH.value:  # that of another device than CUDA
+                wanted = SDPBackend.OVERRIDEABLE.value
+            self.assertEqual(torch._fused_sdp_choice(*(t.hologram() for t in tensors)), wanted)
 
     @pytest.mark.cpu_kernels
     @parametrize("shape", list(SHAPES))

@@ -24,6 +24,7 @@
 #include "aten/below_autograd.h"
 #include "aten/delegate.h"
 #include "aten/delegate_target.h"
+#include "aten/norms.h"
 #include "aten/runtime.h"
 
 namespace hologram::aten {
@@ -108,8 +109,9 @@ using Attention =
     std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
 
 Attention flash_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                          const std::optional<Tensor>& /*bias*/, double dropout, bool causal,
+                          const std::optional<Tensor>& bias, double dropout, bool causal,
                           bool debug_mask, std::optional<double> scale) {
+  check_devices("_scaled_dot_product_fused_attention_overrideable", query, key, value, bias);
   const BelowAutograd below;
   Attention all = at::_ops::_scaled_dot_product_flash_attention::redispatch(
       kOurs, padded(query), padded(key), padded(value), dropout, causal, debug_mask,
@@ -120,10 +122,12 @@ Attention flash_attention(const Tensor& query, const Tensor& key, const Tensor& 
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> flash_attention_backward(
     const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& /*bias*/, std::array<bool, 4> /*wanted*/, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q,
-    SymInt max_k, double dropout, bool causal, const Tensor& philox_seed,
-    const Tensor& philox_offset, std::optional<double> scale) {
+    const Tensor& bias, std::array<bool, 4> /*wanted*/, const Tensor& out, const Tensor& logsumexp,
+    const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k, double dropout,
+    bool causal, const Tensor& philox_seed, const Tensor& philox_offset,
+    std::optional<double> scale) {
+  check_devices("_scaled_dot_product_fused_attention_overrideable_backward", grad, query, key,
+                value, bias, out, logsumexp);
   const BelowAutograd below;
   const auto [of_query, of_key, of_value] =
       at::_ops::_scaled_dot_product_flash_attention_backward::redispatch(
