@@ -126,8 +126,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> flash_attention_backward(
     const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k, double dropout,
     bool causal, const Tensor& philox_seed, const Tensor& philox_offset,
     std::optional<double> scale) {
+  // Numbers of a generator may be the host's.
+  const auto sized = [](const Tensor& tensor) {
+    return tensor.defined() && tensor.dim() > 0 ? tensor : Tensor();
+  };
   check_devices("_scaled_dot_product_fused_attention_overrideable_backward", grad, query, key,
-                value, bias, out, logsumexp);
+                value, bias, out, logsumexp, cum_seq_q, cum_seq_k, sized(philox_seed),
+                sized(philox_offset));
   const BelowAutograd below;
   const auto [of_query, of_key, of_value] =
       at::_ops::_scaled_dot_product_flash_attention_backward::redispatch(
