@@ -134,11 +134,12 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   // device and that of its vendor it is a copy on the latter.
   note_delegated(counter, device_of(self, src));
   // CUDA's copy between it and the host makes a view with gaps dense first, which resolves its
-  // bits, and then has them once more.
+  // bits, and then has them once more. To resolve them is a copy on the device of the view.
   const auto is_vendors = [](const Tensor& tensor) {
     return tensor.device().type() == kHologram && !target_of(tensor.device().index()).is_cpu();
   };
-  const Tensor from = is_vendors(self) || is_vendors(src) ? src.resolve_conj().resolve_neg() : src;
+  const bool crosses = self.device() != src.device() && (is_vendors(self) || is_vendors(src));
+  const Tensor from = crosses ? src.resolve_conj().resolve_neg() : src;
   AliasFrame frame;
   const auto alias = [&](const Tensor& tensor, bool written) {
     return tensor.device().type() == kHologram ? frame.argument(tensor, written) : tensor;
