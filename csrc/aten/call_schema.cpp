@@ -53,6 +53,8 @@ FromCpu accepted_from_cpu(std::string_view overload, const c10::Argument& argume
       std::find(std::begin(shapes), std::end(shapes), argument.name()) != std::end(shapes)) {
     return FromCpu::anything;
   }
+  // CUDA's attention keeps the state of its generator on the host, where it is no graph's.
+  if (argument.name().starts_with("philox_")) return FromCpu::anything;
   const bool moved = is("bernoulli") && argument.name() == "p";  // to the device, by CUDA's kernel
   return moved || argument.name() == "indices" ? FromCpu::anything : FromCpu::scalar;
 }
