@@ -32,7 +32,7 @@ REQUIRED_ACCURACY = 0.95
 # How the device serves an operator.
 KINDS = {
     "native": "kernels of this project",
-    "delegated": "torch's CPU kernels over the same memory, no copies",
+    "delegated": "torch's kernels over the same memory, no copies",
     "copied": "torch's CPU kernels over copies",
 }
 
@@ -282,6 +282,8 @@ def main() -> int:
         devices.append(torch.device("cpu"))
     runs = [train(device, data, arguments.epochs, arguments.seed) for device in devices]
     print_summary(runs)
+    if arguments.device.type == "hologram":
+        print(f"{arguments.device} is {torch.hologram.get_device_name(arguments.device)}")
     draw(runs, data.test_labels.numpy(), arguments.output)
     print(f"wrote {arguments.output}")
 
