@@ -277,6 +277,10 @@ class TestProducts(HologramTestCase):
             del y
             w = torch.zeros(64, 64, device="hologram")
             assert z.eq(65).all() and (w @ x).eq(0).all()
+            torch.hologram.set_sync_debug_mode("error")  # nobody waits
+            w = (x * 2) @ (x + 1) + 1
+            torch.hologram.set_sync_debug_mode("default")
+            assert w.eq(257).all()
             """,
             **LATE,
         )

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "aten/below_autograd.h"
@@ -133,17 +134,19 @@ bool is_bias(const Tensor& self, const Product& product) {
 // In the order of the queue, behind what is recorded on the memory.
 bool enqueue(const Product& product, at::ArrayRef<const Tensor*> operands, const Tensor& out) {
   Channel& channel = current_channel(out.device().index());
-  c10::SmallVector<Block*, 5> blocks;
+  c10::SmallVector<BlockState*, 5> blocks;
   for (const Tensor* operand : operands) {
     blocks.push_back(operand_block(operand->unsafeGetTensorImpl()));
   }
-  blocks.push_back(operand_block(out.unsafeGetTensorImpl()));
-  for (Block* const block : blocks) channel.window.begin_use(*block);
+  Block* const written = operand_block(out.unsafeGetTensorImpl());
+  blocks.push_back(written);
+  const std::span<BlockState* const> used(blocks.data(), blocks.size());
+  channel.window.begin_use(used, FlushReason::kernel);
   const std::optional<Ticket> ticket = channel.queue->product(product);
   if (!ticket) return false;
-  for (Block* const block : blocks) channel.window.end_use(*block, *ticket);
+  channel.window.end_use(used, *ticket);
   // Whoever sees the memory may look at any time.
-  if (C10_UNLIKELY(is_shared(*blocks.back()))) channel.queue->wait(*ticket);
+  if (C10_UNLIKELY(is_shared(*written))) channel.queue->wait(*ticket);
   return true;
 }
 

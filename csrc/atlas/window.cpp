@@ -289,28 +289,38 @@ void Window::wait(BlockState& block) {
   if (block.last_use.load() == fence) block.last_use.clear();
 }
 
-void Window::begin_use(BlockState& block, FlushReason reason) {
-  submit(block, reason);
-  check(block);
+void Window::begin_use(std::span<BlockState* const> blocks, FlushReason reason) {
+  for (BlockState* const block : blocks) {
+    submit(*block, reason);
+    check(*block);
+  }
   const std::lock_guard running(executing_);
-  const Fence fence = block.last_use.load();
-  if (fence.queue != &queue_ && fence.outstanding()) runner_.wait_for(fence);
+  for (BlockState* const block : blocks) {
+    const Fence fence = block->last_use.load();
+    if (fence.queue != &queue_ && fence.outstanding()) runner_.wait_for(fence);
+  }
 }
 
-void Window::end_use(BlockState& block, Ticket ticket) {
+// Under both locks. False where another queue, which `fence` is of, has been given work on the
+// block since begin_use(): then the block's fence stands for that, too.
+bool Window::note_use(BlockState& block, Ticket ticket, Fence& fence) const noexcept {
+  fence = block.last_use.load();
+  const bool own = fence.queue == &queue_;
+  if (!own && fence.ticket != 0 && !runner_.has_waited_for(fence)) return false;
+  block.last_use.store({&queue_, own ? std::max(fence.ticket, ticket) : ticket});
+  return true;
+}
+
+void Window::end_use(std::span<BlockState* const> blocks, Ticket ticket) {
   const std::lock_guard running(executing_);
+  size_t noted = 0;
   while (true) {
     Fence fence;
     {
       const std::lock_guard guard(lock_);
-      fence = block.last_use.load();
-      const bool own = fence.queue == &queue_;
-      if (own || fence.ticket == 0 || runner_.has_waited_for(fence)) {
-        block.last_use.store({&queue_, own ? std::max(fence.ticket, ticket) : ticket});
-        return;
-      }
+      while (noted < blocks.size() && note_use(*blocks[noted], ticket, fence)) ++noted;
     }
-    // Another queue has been given work on the block meanwhile; the fence stands for that, too.
+    if (noted == blocks.size()) return;
     runner_.wait_for(fence);
     ticket = queue_.record(nullptr);
   }

@@ -174,12 +174,16 @@ class Window {
       block.window.load(std::memory_order_relaxed)->raise(block);
   }
 
-  // Work on a block that the queue is given beside programs, such as a copy. Before it: what is
-  // recorded on the block is submitted, and the queue waits for other queues that use it. Raises
+  // Work on blocks that the queue is given beside programs, such as a copy. Before it: what is
+  // recorded on the blocks is submitted, and the queue waits for other queues that use them. Raises
   // the failure of a block that failed.
-  void begin_use(BlockState& block, FlushReason reason = FlushReason::read);
+  void begin_use(std::span<BlockState* const> blocks, FlushReason reason = FlushReason::read);
+  void begin_use(BlockState& block, FlushReason reason = FlushReason::read) {
+    begin_use(std::array{&block}, reason);
+  }
   // After it, with its ticket.
-  void end_use(BlockState& block, Ticket ticket);
+  void end_use(std::span<BlockState* const> blocks, Ticket ticket);
+  void end_use(BlockState& block, Ticket ticket) { end_use(std::array{&block}, ticket); }
 
   // Up to what was submitted last.
   Fence submitted() const noexcept { return {&queue_, submitted_.load(std::memory_order_acquire)}; }
@@ -204,6 +208,7 @@ class Window {
   template <class EachBlock, class Append>
   void record_some(size_t instructions, EachBlock&& each_block, Append&& append);
   static void wait(BlockState& block);
+  bool note_use(BlockState& block, Ticket ticket, Fence& fence) const noexcept;
   void raise(const BlockState& block) const;
 
   [[noreturn]] static void throw_error(const Failure& failure) { throw Error(failure.what); }
