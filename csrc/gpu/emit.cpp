@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/op_table.h"
 #include "gpu/op_text.h"
 #include "gpu/rounding.h"
 
@@ -183,10 +184,10 @@ class Emitter {
   static std::string half(uint16_t node) { return "h" + number(node); }
   std::string in_half(uint16_t i, const std::string& x) const {
     const Node& node = nodes_[i];
-    // A function has made a NaN of whatever NaN it was given.
-    const bool is_function =
-        node.kind == NodeKind::compute &&
-        (op_info(node.op).cost == Cost::function || op_info(node.op).cost == Cost::short_function);
+    // These make a NaN of whatever NaN they are given, and no other one.
+    const bool is_function = node.kind == NodeKind::compute &&
+                             (node.op == Op::exp || node.op == Op::exp2 || node.op == Op::expm1 ||
+                              node.op == Op::tanh || node.op == Op::sigmoid || node.op == Op::erf);
     if (is_function && node.dtype == DType::bf16) return "hg_bf16_of_result(" + x + ")";
     return "hg_convert<" + type_text(node.dtype) + ">(" + x + ")";
   }

@@ -5,6 +5,8 @@
 
 #include "atlas/error.h"
 #include "gpu/moves.h"
+#include "gpu/rounding.h"
+#include "gpu/steps.h"
 
 namespace hologram::gpu {
 namespace {
@@ -24,7 +26,8 @@ class Taking {
         case NodeKind::load: load(i); break;
         case NodeKind::immediate: break;
         case NodeKind::store: stores_.push_back(i); break;
-        default: compute(i);
+        default:
+          if (node.kind != NodeKind::cast || !is_one_with_cast(node.a)) compute(i);
       }
     }
     for (const uint16_t node : stores_) store(group_.nodes[node]);
@@ -41,6 +44,55 @@ class Taking {
   const Operand& operand_at(const Place& place) const { return group_.operands[place.index]; }
   DType dtype_at(const Place& place) const {
     return place.kind == Place::Kind::value ? result_.values[place.index] : operand_at(place).dtype;
+  }
+
+  // ---- what a single operation of a half type is ----
+  //
+  // Its numbers are floats: it widens what it loads, computes, and a cast narrows the result.
+
+  std::vector<uint16_t> users(uint16_t value) const {
+    return nodes_where(group_.nodes, [&](const Node& node, uint16_t) {
+      for (int k = 0; k < arity_of(node); ++k) {
+        if (argument_of(node, k) == value) return true;
+      }
+      return false;
+    });
+  }
+  // Of what is in memory where a value is read.
+  DType memory_dtype(uint16_t value) const {
+    const Node& node = group_.nodes[value];
+    return node.kind == NodeKind::load ? group_.operands[node.a].dtype : node.dtype;
+  }
+  // Whether only a cast reads a computed value, to the dtype of all operands in memory.
+  bool is_narrowed(uint16_t value) const {
+    const Node& node = group_.nodes[value];
+    if (node.kind != NodeKind::compute) return false;
+    const auto its = users(value);
+    if (its.size() != 1 || group_.nodes[its[0]].kind != NodeKind::cast) return false;
+    for (int k = 0; k < arity_of(node); ++k) {
+      const uint16_t from = argument_of(node, k);
+      if (group_.nodes[from].kind == NodeKind::immediate) continue;
+      if (memory_dtype(from) != group_.nodes[its[0]].dtype) return false;
+    }
+    return true;
+  }
+  // Whether a load's conversion is a part of what reads it.
+  bool is_widened_by_users(uint16_t load) const {
+    const Node& node = group_.nodes[load];
+    return holds(node.dtype, memory_dtype(load)) &&
+           std::ranges::all_of(users(load), [&](uint16_t user) { return is_narrowed(user); });
+  }
+  bool is_one_with_cast(uint16_t value) const {
+    if (!is_narrowed(value)) return false;
+    const Node& node = group_.nodes[value];
+    for (int k = 0; k < arity_of(node); ++k) {
+      const uint16_t from = argument_of(node, k);
+      if (group_.nodes[from].kind == NodeKind::load &&
+          group_.nodes[from].dtype != memory_dtype(from) && !is_widened_by_users(from)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   // ---- pieces ----
@@ -109,6 +161,7 @@ class Taking {
       sources_[number] = dense;
     }
     if (operand.dtype == node.dtype || operand.layout == Layout::scalar) return;
+    if (is_widened_by_users(number)) return;
     const Place converted = new_value(node.dtype);
     result_.list.push_back(copied(number, converted, node.dtype));
     sources_[number] = converted;
@@ -132,7 +185,13 @@ class Taking {
       if (swaps) std::swap(node.a, node.b);
       for (int k = 0; k < arity; ++k) *arguments[k] = argument(building, *arguments[k]);
     }
-    const uint16_t value = building.add(node);
+    uint16_t value = building.add(node);
+    if (is_one_with_cast(number)) {
+      number = users(number)[0];
+      node = group_.nodes[number];
+      node.a = value;
+      value = building.add(node);
+    }
     sources_[number] = new_value(node.dtype);
     end(building, value, sources_[number], node.dtype);
     result_.list.push_back(std::move(building.piece));

@@ -13,6 +13,7 @@
 #include "gpu/emit.h"
 #include "gpu/launch.h"
 #include "gpu/op_text.h"
+#include "gpu/pieces.h"
 #include "gpu/steps.h"
 #include "rows.h"
 
@@ -368,6 +369,26 @@ TEST(gpu_launches_fold_down_in_parts) {
   CHECK_EQ(of(2, Parameter::Kind::parts), joined);
   CHECK_EQ(of(2, Parameter::Kind::threads), 100u);
   CHECK(tall.scratch_bytes >= (parts + joined) * 100 * 4);
+}
+
+// A piece is the operation as it is recorded alone, with its numbers in float.
+TEST(gpu_pieces_of_halves_are_single_operations) {
+  const auto ratio = [](Builder& b, uint16_t y) {
+    return b.cast(b.op(Op::div, DType::f32, y, b.immediate(DType::f32)), DType::bf16);
+  };
+  Builder alone(ComputeType::f32);
+  const uint16_t x = alone.load(alone.operand(DType::bf16), DType::f32);
+  alone.store(ratio(alone, x), alone.operand(DType::bf16));
+  Builder both(ComputeType::f32);
+  const uint16_t y = both.load(both.operand(DType::bf16), DType::f32);
+  const uint16_t negative = both.op(Op::neg, DType::bf16, ratio(both, y));
+  both.store(ratio(both, negative), both.operand(DType::bf16));
+  both.group.operands[1].area = 1;  // other memory
+  const auto pieces = take_apart(both.group);
+  CHECK(pieces.has_value());
+  CHECK_EQ(pieces->list.size(), size_t{3});
+  CHECK_EQ(name_of(pieces->list[0].group), name_of(alone.group));
+  CHECK_EQ(name_of(pieces->list[2].group), name_of(alone.group));
 }
 
 TEST(gpu_refuses_what_the_target_has_not) {

@@ -179,6 +179,19 @@ TEST(gpu_run_random_groups) {
 }
 
 // The same operation by operation, each by a kernel of its own.
+// x * number - y / number of a half type, whose numbers are floats.
+Group halves(bool is_read) {
+  Builder b(ComputeType::f32);
+  const DType f = DType::f32, half = DType::bf16;
+  const uint16_t x = b.load(b.operand(half)), y = b.load(b.operand(half), f);
+  const uint16_t product = b.op(Op::mul, f, b.op(Op::neg, half, x), b.immediate(f));
+  const uint16_t ratio = b.op(Op::div, f, y, b.immediate(f));
+  const uint16_t narrow = b.op(Op::sub, half, b.cast(product, half), b.cast(ratio, half));
+  b.store(narrow, b.operand(half));
+  if (is_read) b.store(b.op(Op::add, f, ratio, y), b.operand(f));
+  return b.group;
+}
+
 TEST(gpu_run_pieces) {
   for (const char* prelude : kPreludes) {
     Random random(61);
@@ -220,7 +233,11 @@ TEST(gpu_run_pieces) {
         add(group, scene_of(group, shape, random), shape);
       }
     }
-    CHECK(groups.size() > 12);
+    for (const bool is_read : {false, true}) {  // before the cast, too
+      const Group group = halves(is_read);
+      add(group, make_scene(group, random_sizes(random), random), {1, 1, 0});
+    }
+    CHECK(groups.size() > 14);
     std::vector<const gpu::Launches*> all;
     for (const gpu::Launches& its : launches) all.push_back(&its);
     const Emulated emulated(all, prelude);

@@ -144,11 +144,6 @@ HG_DEV float hg_inverse(float x) {
   return fmaf(y, fmaf(-x, y, 1.0f), y);
 #endif
 }
-// powf is up to 4 ulp off; other backends, too, go through f64.
-HG_DEV float hg_pow(float x, float y) {
-  return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y)));
-}
-
 HG_DEV double hg_fabs(double x) {
   return fabs(x);
 }
