@@ -656,7 +656,17 @@ class Emitter {
     for (const uint16_t i : stored) need(nodes_[i].a, needed);
     // A thread has neighbours, of which it reads as many as it can before it needs the first.
     const size_t operands = operands_of_elements(needed).size();
-    const unsigned several = operands == 1 ? 4 : operands <= 3 ? 2 : 1;
+    const bool is_light = std::ranges::none_of(
+        nodes_where(nodes_,
+                    [&](const Node& node, uint16_t i) {
+                      return needed[i] && node.kind == NodeKind::compute && is_of_elements(i);
+                    }),
+        [&](uint16_t i) {
+          const Cost cost = op_info(nodes_[i].op).cost;
+          return cost == Cost::function || cost == Cost::short_function;
+        });
+    const unsigned most = operands == 1 ? 8 : operands == 2 ? 4 : operands == 3 ? 2 : 1;
+    const unsigned several = type_ == ComputeType::f32 && is_light ? most : (most + 1) / 2;
     const std::string at_once = number(several * accumulators()) + "u";
     line(index_ + " at = begin;");
     open("for (; at + " + at_once + " <= end; at += " + at_once + ")");
