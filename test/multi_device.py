@@ -51,13 +51,14 @@ class SeveralDevicesTestCase(HologramTestCase):
         self.assertEqual(value.cpu(), wanted, exact_dtype=True)
 
 
-def in_processes_of_their_own(module: str) -> type[HologramTestCase]:
+def in_processes_of_their_own(module: str, **variables: str) -> type[HologramTestCase]:
     """The test case that runs a module's SeveralDevicesTestCases where they have their devices.
 
     Instantiates their parametrized tests.
 
     Args:
         module: its ``__name__``; all of its cases are defined.
+        **variables: of their environment.
     """
     file = sys.modules[module].__file__
     several = [
@@ -79,7 +80,7 @@ def in_processes_of_their_own(module: str) -> type[HologramTestCase]:
                     sys.exit(pytest.main([*options, *sys.argv[1:]]))
                     """,
                     *(f"{file}::{case.__name__}" for case in several if devices == case.DEVICES),
-                    env=several_devices(devices) | {"HOLOGRAM_TEST_SHARD": "1/1"},
+                    env=several_devices(devices) | variables | {"HOLOGRAM_TEST_SHARD": "1/1"},
                     timeout=300,
                 )
                 self.assertRegex(process.stdout, r"\n[1-9]\d* passed")

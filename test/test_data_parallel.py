@@ -11,6 +11,7 @@ import copy
 import warnings
 
 import torch
+from common import GPUS
 from multi_device import ONE, ZERO, SeveralDevicesTestCase, in_processes_of_their_own
 from torch import nn
 from torch.nn import parallel
@@ -150,7 +151,9 @@ class TestParallel(SeveralDevicesTestCase):
             nn.DataParallel(Fails(6, 2, device=ZERO))(torch.ones(4, 6))
 
 
-TestInProcessesOfTheirOwn = in_processes_of_their_own(__name__)
+# Where torch finds a GPU, DataParallel is for CUDA.
+HIDDEN = {"HOLOGRAM_BACKENDS": "cpu", "HOLOGRAM_CPU_DEVICES": "2", "CUDA_VISIBLE_DEVICES": ""}
+TestInProcessesOfTheirOwn = in_processes_of_their_own(__name__, **(HIDDEN if GPUS else {}))
 
 if __name__ == "__main__":
     run_tests()

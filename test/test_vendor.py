@@ -213,6 +213,42 @@ class TestVendor(HologramTestCase):
             """
         )
 
+    def test_views_with_bits(self):
+        """Conjugate and negative ones, copied within the device and to and from the host."""
+        run_with_vendor(
+            """
+            a = torch.randn(4, 4, dtype=torch.complex64)
+            for view in (lambda t: t.conj(), lambda t: t.conj().imag, lambda t: t.conj().mT):
+                plain, here = view(a), view(a.to("hologram"))
+                fresh = lambda device: torch.zeros(4, 4, dtype=plain.dtype, device=device)
+                assert torch.equal(here.resolve_conj().resolve_neg().cpu(), plain)
+                assert torch.equal(fresh("hologram").copy_(plain).cpu(), plain)
+                assert torch.equal(fresh("cpu").copy_(here), plain)
+                assert torch.equal(fresh("hologram").copy_(here).cpu(), plain)
+            """
+        )
+
+    def test_counts_of_fused_steps(self):
+        """CUDA's kernels take them for float32, whatever they are: so they are converted before."""
+        run_with_vendor(
+            """
+            tensors = [torch.randn(5).abs() for _ in range(4)]
+            options = {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "maximize": False}
+            adam = {"beta1": 0.9, "beta2": 0.99, "amsgrad": False}
+            def run(device, dtype):
+                lists = [[t.clone().to(device)] for t in tensors]
+                steps = [torch.tensor(3, device=device, dtype=dtype)]
+                torch._fused_adamw_(*lists, [], steps, **options, **adam)
+                torch._fused_adagrad_(*lists[:3], steps, lr_decay=0.1, **options)
+                return [list[0].cpu() for list in lists]
+            for dtype in (torch.int64, torch.float64):
+                mine, wanted = run("hologram", dtype), run("cpu", torch.float32)
+                torch.testing.assert_close(mine, wanted)
+            names = {"aten::_fused_adamw_", "aten::_fused_adagrad_"}
+            assert {kinds()[name] for name in names} == {"native"}, kinds()
+            """
+        )
+
     def test_mistakes(self):
         run_with_vendor(
             """
