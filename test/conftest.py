@@ -48,7 +48,7 @@ def left_out() -> dict[str, str]:
     """The markers whose tests are left out on this machine, each with what is printed of them."""
     if not hasattr(torch, "hologram"):  # where torch's own devices are tested
         return {}
-    from common import CUDA_KERNELS, GPUS, HOST_MEMORY
+    from common import CUDA_KERNELS, HOST_MEMORY
 
     name = torch.hologram.get_device_name(0)
     found = {}
@@ -64,10 +64,8 @@ def left_out() -> dict[str, str]:
         )
         found["device_assert"] = (
             "that make a CUDA kernel assert were left out: it would take "
-            f"{name} from the process (test/test_cuda_faults.py has them in processes of their own)"
+            f"{name} from the process (test/test_cuda_asserts.py makes such calls)"
         )
-    if GPUS == 1:
-        found["two_gpus"] = f"that need 2 GPUs were left out: there is one, {name}"
     return found
 
 

@@ -1,0 +1,63 @@
+"""CUDA kernels that assert, each in a process of its own, which loses the GPU.
+
+On the CPU these calls raise: what is marked `device_assert` in other files is about that.
+"""
+
+from __future__ import annotations
+
+import pytest
+from common import HologramTestCase, run_python
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+# x has 3 elements, `wrong` is the index 5.
+CALLS = {
+    "index": "x[wrong]",
+    "index_select": "x.index_select(0, wrong)",
+    "gather": "x.gather(0, wrong)",
+    "scatter": "x.scatter(0, wrong, one)",
+    "index_add": "x.index_add(0, wrong, one)",
+    "index_put": "x.index_put((wrong,), one)",
+    "index_fill": "x.index_fill(0, wrong, 1.0)",
+    "take": "x.take(wrong)",
+    "embedding": "F.embedding(wrong, x[:, None])",
+    "a class": "F.nll_loss(torch.zeros(1, 2**24 + 3, device='hologram'), wrong + 2**24)",
+    "no probability": "F.binary_cross_entropy(x, x)",
+}
+PROGRAM = """
+import sys, torch
+import torch.nn.functional as F
+x, one = torch.arange(3.0, device="hologram"), torch.ones(1, device="hologram")
+wrong = torch.tensor([5], device="hologram")
+torch.hologram.synchronize()
+
+def call():
+    kept = eval(sys.argv[1])
+    torch.hologram.synchronize()
+
+later = (torch.hologram.synchronize, lambda: x.tolist(), lambda: (x + 1).cpu())
+for use in (call, *later, *later):
+    try:
+        use()
+    except RuntimeError as error:
+        assert "device-side assert" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+assert torch.ones(3).sum() == 3
+"""
+
+
+@pytest.mark.cuda
+class TestAsserts(HologramTestCase):
+    @parametrize("name", list(CALLS))
+    def test_every_use_says_so(self, name):
+        run_python(PROGRAM, CALLS[name], env={"HOLOGRAM_BACKENDS": "cuda"})
+
+
+instantiate_parametrized_tests(TestAsserts)
+
+if __name__ == "__main__":
+    run_tests()
