@@ -23,8 +23,8 @@ enum class Skeleton : uint8_t {
   elements,   // a thread for each element, or for a vector of them
   rows,       // a warp or a block of threads for each row
   classes,    // the same for each class of a row: folds what does not depend on folds
-  fold_down,  // a thread for each column of some chunks of rows
-  scan,       // a thread for each row or column
+  fold_down,  // a thread for some columns of some chunks of rows
+  scan,       // a thread for each row or column, or a block for some rows
 };
 
 struct Step {
