@@ -6,13 +6,14 @@
 Needs an NVIDIA GPU and a torch with CUDA. Of square matrices and of shapes that models have, in
 bfloat16, float32 with TF32, and float32: the speed of torch's `cuda` device and of ours, in 10^12
 operations a second, and their ratio. Of small ones the time that the host needs for a call, while
-the GPU is behind. Each number is the best of several turns, which the two devices take in turn.
+the GPU is behind. Each number is the median of six turns, of which each device comes first in three.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ PRECISIONS = (
     ("tf32", torch.float32, True),
     ("f32", torch.float32, False),
 )
-TURNS = 5
+TURNS = 7  # of which the first warms up
 
 Call = Callable[[], object]
 
@@ -61,13 +62,16 @@ class Row:
         return theirs / ours if self.unit == "us" else ours / theirs
 
 
-def best(calls: tuple[Call, Call], seconds_of: Callable[[str, Call], float]) -> tuple[float, float]:
-    """The least time of each device's call, in seconds."""
-    least = [float("inf")] * 2
-    for _ in range(TURNS):
-        for i, (device, call) in enumerate(zip(DEVICES, calls, strict=True)):
-            least[i] = min(least[i], seconds_of(device, call))
-    return least[0], least[1]
+def typical(
+    calls: tuple[Call, Call], seconds_of: Callable[[str, Call], float]
+) -> tuple[float, float]:
+    """The median time of each device's call, in seconds."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for turn in range(TURNS):
+        # A GPU that has computed for a while is slower: neither always comes first.
+        for i in (0, 1) if turn % 2 == 0 else (1, 0):
+            taken[i].append(seconds_of(DEVICES[i], calls[i]))
+    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
 
 
 def on_gpu(device: str, call: Call) -> float:
@@ -119,7 +123,7 @@ def products() -> Iterator[Row]:
                 kept = [a @ b]
                 return lambda: kept.__setitem__(0, a @ b)
 
-            seconds = best(two(make), on_gpu)
+            seconds = typical(two(make), on_gpu)
             work = 2e-12 * m * k * n
             yield Row(f"{name}, {m} x {k} x {n}", "TFLOP/s", (work / seconds[0], work / seconds[1]))
             for device in DEVICES:
@@ -134,7 +138,7 @@ def calls() -> Iterator[Row]:
             function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
             return lambda: function(*tensors)
 
-        seconds = best(two(make), on_host)
+        seconds = typical(two(make), on_host)
         shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
         return Row(f"a call of {name}, {shown}", "us", (1e6 * seconds[0], 1e6 * seconds[1]))
 
