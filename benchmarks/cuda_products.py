@@ -6,7 +6,8 @@
 Needs an NVIDIA GPU and a torch with CUDA. Of square matrices and of shapes that models have, in
 bfloat16, float32 with TF32, and float32: the speed of torch's `cuda` device and of ours, in 10^12
 operations a second, and their ratio. Of small ones the time that the host needs for a call, while
-the GPU is behind. Each number is the median of six turns, of which each device comes first in three.
+the GPU is behind. Each number is the median of six turns, of which each device comes first in
+three.
 """
 
 from __future__ import annotations
