@@ -169,7 +169,8 @@ UNITS = {
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
     "aten/library_products aten/quick",
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
-    "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer",
+    "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
+    "aten/vendor_memory",
     "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
     "aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
@@ -182,7 +183,7 @@ UNITS = {
     "gpu/variants",
     "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared",
     "cuda": "cuda/backend cuda/code cuda/context cuda/cublas_lt cuda/driver cuda/host_run "
-    "cuda/kernels cuda/memory cuda/products cuda/queue cuda/staging",
+    "cuda/image cuda/kernels cuda/memory cuda/products cuda/queue cuda/staging",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "

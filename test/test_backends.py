@@ -102,7 +102,7 @@ class TestLibraries(HologramTestCase):
     def test_of_another_interface(self):
         text = self.warned(self.compile(LIBRARY))
         self.assertIn("was built for 'hologram backend interface 0, C++ ABI 1', not for", text)
-        self.assertIn("'hologram backend interface 8, C++ ABI ", text)
+        self.assertIn("'hologram backend interface 9, C++ ABI ", text)
 
     def test_without_the_function(self):
         text = self.warned(self.compile("int nothing;"))

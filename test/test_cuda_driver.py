@@ -318,6 +318,78 @@ class TestCopies(HologramTestCase):
             HOLOGRAM_TEST_CUDA_OFFSET=offset,
         )
 
+    def test_between_devices_without_the_host(self):
+        """In the order of both devices' streams, and nobody waits."""
+        run_on_cuda(
+            """
+            import ctypes, time
+            driver = ctypes.CDLL("libcuda.so.1")
+            calls = lambda name: driver.simulated_cuda_calls(name.encode())
+            x = torch.arange(1000.0, device="hologram:0")
+            y = torch.zeros(1000, device="hologram:1")
+            y.copy_(x)
+            torch.hologram.synchronize(0)
+            torch.hologram.synchronize(1)
+            assert torch.equal(y.cpu(), torch.arange(1000.0))
+            to_host = calls("cuMemcpyDtoHAsync_v2")
+            peers = calls("cuMemcpyPeerAsync")
+
+            start = time.perf_counter()
+            a = submit_additions(x, 5)
+            there = a.to("hologram:1")
+            a.add_(100)  # after it has been read
+            torch.hologram.flush(0)
+            b = submit_additions(there, 5)
+            back = b.to("hologram:0")
+            b.mul_(0)
+            torch.hologram.flush(1)
+            total = back + a
+            # From and to other streams than the current ones.
+            side = torch.hologram.Stream(0)
+            with torch.hologram.stream(side):
+                c = submit_additions(x, 3).to("hologram:1")
+            c.add_(1)
+            torch.hologram.flush(1)
+            submitted = time.perf_counter() - start
+            assert calls("cuMemcpyDtoHAsync_v2") == to_host
+            assert calls("cuMemcpyPeerAsync") == peers + 3
+            assert calls("cuCtxEnablePeerAccess") == 2
+            del a, there, back, b  # memory is not handed out before it has been used
+            fillers = [torch.full((1000,), -1.0, device=f"hologram:{i % 2}") for i in range(8)]
+            torch.hologram.flush(0)
+            torch.hologram.flush(1)
+            torch.hologram.synchronize(0)
+            torch.hologram.synchronize(1)
+            assert submitted < (time.perf_counter() - start) / 2
+            assert torch.equal(total.cpu(), 2 * torch.arange(1000.0) + 10 + 105), total.cpu()
+            assert torch.equal(c.cpu(), torch.arange(1000.0) + 4), c.cpu()
+            """,
+            **LATE,
+        )
+
+    def test_tensors_of_two_devices(self):
+        """They are refused as torch refuses those of two GPUs; the current one says nothing."""
+        run_on_cuda(
+            """
+            x, y = (torch.ones(4, device=f"hologram:{i}") for i in range(2))
+            for call in (lambda: x + y, lambda: torch.where(x > 0, x, y), lambda: x.add_(y),
+                         lambda: torch.cat([x, y]), lambda: torch.dot(x, y)):
+                text = message(call)
+                assert "same device" in text and "hologram:0" in text and "hologram:1" in text, text
+            assert (x + torch.tensor(1.0)).tolist() == [2] * 4
+            torch.hologram.set_device(1)
+            assert torch.ones(3, device="hologram").device.index == 1
+            assert (x * 2).device.index == 0 and x.sort().values.device.index == 0
+            with torch.hologram.device(0):
+                assert torch.empty(3, device="hologram").device.index == 0
+            assert torch.hologram.current_device() == 1
+            event = torch.hologram.Event()
+            event.record(torch.hologram.current_stream(0))
+            torch.hologram.current_stream(1).wait_event(event)
+            event.synchronize()
+            """
+        )
+
     def test_fills_of_every_size(self):
         run_on_cuda(
             """

@@ -80,9 +80,21 @@ class TestDriver(HologramTestCase):
                 path = {kernels!r} + "/moves.sm_90.cubin"
                 for _ in range(2):
                     text = message(lambda: torch.ones(3, device="hologram"))
+                    assert f"the kernels in {{path}} are damaged" in text, text
+                assert torch.ones(3).sum() == 3
+                """,
+                HOLOGRAM_CUDA_KERNELS=kernels,
+            )
+            # Text, which only the driver reads, when one of the kernels is first asked for.
+            write_kernels(Path(folder), cold="nothing")
+            run_on_cuda(
+                f"""
+                path = {kernels!r} + "/cold.sm_90.cubin"
+                x = torch.ones(3, device="hologram")
+                for _ in range(2):
+                    text = message(lambda: (x * 2).tolist())
                     assert (f"the kernels in {{path}} cannot be loaded: device kernel image is "
                             "invalid (CUDA_ERROR_INVALID_IMAGE)") in text, text
-                assert torch.ones(3).sum() == 3
                 """,
                 HOLOGRAM_CUDA_KERNELS=kernels,
             )
@@ -145,9 +157,12 @@ class TestLaunches(HologramTestCase):
             for use in (kept.tolist, y.cpu, lambda: (kept + 1).tolist(), torch.hologram.synchronize,
                         lambda: torch.ones(5).to("hologram:0").cpu(),
                         lambda: kept.to("hologram:1").cpu(), lambda: (kept * 1j).cpu(),
-                        lambda: torch.sort(kept).values.cpu()):
+                        lambda: torch.sort(kept).values.cpu(),
+                        lambda: torch.empty(1 << 28, device="hologram"),
+                        lambda: torch.empty(1 << 40, device="hologram")):
                 text = message(use)
                 assert "an illegal memory access was encountered" in text, text
+                assert "memory left" not in text and "out of memory" not in text.lower(), text
             # The other device and the host go on.
             other = torch.arange(5.0, device="hologram:1")
             assert ((other + 1) * 2).tolist() == [2, 4, 6, 8, 10]
@@ -201,15 +216,27 @@ class TestMemory(HologramTestCase):
         )
 
     def test_an_allocation_fails_once(self):
-        """The n-th, whatever it is for: a program says so, or does without, and goes on."""
+        """The n-th, whatever it is for: a program asks once more, and goes on."""
+        self.check_allocations_that_fail(times=1, raise_=0)
+
+    def test_an_allocation_fails_twice(self):
+        """A program says so, or does without, and goes on."""
+        # Of programs of kernels, and of partial results.
+        self.check_allocations_that_fail(times=2, raise_=4)
+
+    def check_allocations_that_fail(self, times: int, raise_: int) -> None:
         run_on_cuda(
+            f"""
+            times, raise_ = {times}, {raise_}
+            """
             """
             import os
             failed = 0
             for number in range(1, 9):
                 child = os.fork()
                 if child == 0:
-                    os.environ["HOLOGRAM_TEST_CUDA_NO_MEMORY"] = str(number)
+                    os.environ["HOLOGRAM_TEST_CUDA_NO_MEMORY"] = ",".join(
+                        str(number + i) for i in range(times))
                     def work():
                         x = torch.ones(100, 3000, device="hologram")
                         y = torch.cat([(x * 2).sum().reshape(1), (x + 1).cumsum(1).sum(1)])
@@ -228,7 +255,7 @@ class TestMemory(HologramTestCase):
                 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 assert status in (10, 11), (number, status)
                 failed += status == 11
-            assert failed == 2, failed  # programs of kernels, and partial results
+            assert failed == raise_, failed
             """,
         )
 

@@ -34,7 +34,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 CHOSEN = (
     "pointwise_native reductions layouts quick scans composites losses norms optimizers random "
-    "programs cuda delegate dlpack streams"
+    "programs cuda cuda_runtime cuda_faults delegate dlpack streams"
 ).split()
 # About other backends, the emulator, or what a machine has to have installed.
 OTHERS = (

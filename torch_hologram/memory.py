@@ -65,6 +65,10 @@ def memory_stats(device: Device = None) -> Statistics:
     ``foreign_bytes`` is the part of the memory that another allocator owns: imported and shared
     memory, aliased CPU tensors. The allocated and reserved bytes include it.
 
+    Where torch has kernels for the hardware, and its own allocator holds memory of the same device,
+    ``vendor_allocated_bytes.all`` and ``vendor_reserved_bytes.all`` say how much. Nothing else
+    includes it.
+
     Reading them runs nothing. Memory counts from the call that makes a tensor to the moment at
     which its last owner goes, whether what was recorded has run or not.
 
@@ -435,11 +439,19 @@ def _summary_head(index: int, stats: Statistics) -> list[str]:
     pages = boundary.CLASSES * boundary.PAGES
     free = sum(usage.free_pages for usage in classes)
     longest = max(usage.longest_free_run for usage in classes)
+    vendors = []
+    if "vendor_reserved_bytes.all.current" in stats:
+        allocated, reserved = (
+            _format_bytes(stats[f"vendor_{name}_bytes.all.current"])
+            for name in ("allocated", "reserved")
+        )
+        vendors.append(f"torch's own allocator: {allocated} allocated, {reserved} reserved")
     return [
         f"hologram:{index} memory, {_format_bytes(stats['limit_bytes'])} at most",
         f"out of memory: {stats['num_ooms']} times, "
         f"cache emptied to satisfy a request: {stats['num_alloc_retries']} times",
         f"boundary pool: {pages - free} of {pages} pages in use, longest free run {longest} pages",
+        *vendors,
     ]
 
 

@@ -31,6 +31,7 @@
 #include "aten/report.h"
 #include "aten/runtime.h"
 #include "aten/threads.h"
+#include "aten/vendor_memory.h"
 #include "atlas/allocation.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
@@ -81,6 +82,22 @@ struct HostView {
 };
 
 // torch.cuda's names, "<counter>.<pool>.<field>", with pools of our own: all, boundary, linear.
+// What torch's own allocator holds of the same device.
+void put_vendors(py::dict& out, int64_t index) {
+  const auto stats = vendor_stats(hologram::device(static_cast<int>(index)).properties());
+  if (!stats) return;
+  const auto put = [&](const char* name, const auto& list) {
+    const auto& all = list[0];  // of all its pools
+    const std::string key = std::string("vendor_") + name + ".all.";
+    out[py::str(key + "current")] = all.current;
+    out[py::str(key + "peak")] = all.peak;
+    out[py::str(key + "allocated")] = all.allocated;
+    out[py::str(key + "freed")] = all.freed;
+  };
+  put("allocated_bytes", stats->allocated_bytes);
+  put("reserved_bytes", stats->reserved_bytes);
+}
+
 py::dict memory_stats(int64_t index) {
   const auto stats = device_memory(checked(index)).stats();
   py::dict out;
@@ -116,6 +133,7 @@ py::dict memory_stats(int64_t index) {
   out["num_device_alloc"] = stats.num_device_alloc;
   out["num_device_free"] = stats.num_device_free;
   out["limit_bytes"] = stats.limit;
+  put_vendors(out, index);
   return out;
 }
 
@@ -496,6 +514,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("clamp_shares_ties") = static_cast<bool>(HOLOGRAM_CLAMP_SHARES_TIES);
   hologram::install_fork_guard();
   hologram::Window::set_raise(&hologram::aten::raise_failure);
+  hologram::MemoryPool::set_ask_others(&hologram::aten::empty_vendor_cache);
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
   hologram::aten::guard_foreign_operators();

@@ -69,11 +69,11 @@ void transfer(Tensor& self, const Tensor& src, size_t nbytes, bool non_blocking)
   if (self.device().is_cpu()) {
     const Until end = until(to->mutable_data());
     read_storage(storage(from), extent_of(src).begin, nbytes, to->mutable_data(), end);
-    if (end == Until::enqueued) keep_until_done(storage(to)->data_ptr(), src.device());
+    if (end == Until::enqueued) keep_until_done(storage(to), src.device().index());
   } else if (src.device().is_cpu()) {
     const Until end = until(from->data());
     write_storage(storage(to), extent_of(self).begin, nbytes, from->data(), end);
-    if (end == Until::enqueued) keep_until_done(storage(from)->data_ptr(), self.device());
+    if (end == Until::enqueued) keep_until_done(storage(from), self.device().index());
   } else {
     copy_storage(storage(to), extent_of(self).begin, storage(from), extent_of(src).begin, nbytes);
   }
@@ -85,10 +85,9 @@ void keep_if_pinned(const Tensor& self, const Tensor& src) {
   if (!host.device().is_cpu() || !host.has_storage() || target_of(device_of(self, src)).is_cpu()) {
     return;
   }
-  const auto& data = host.storage().data_ptr();
-  if (is_pinned_pointer(data.get())) {
-    keep_until_done(data, c10::Device(kHologram, device_of(self, src)));
-  }
+  c10::StorageImpl* const storage = host.storage().unsafeGetStorageImpl();
+  // The vendor's allocator has been told by its copy.
+  if (is_own_pinned_pointer(storage->data())) keep_until_done(storage, device_of(self, src));
 }
 
 bool is_host_memory(const Tensor& tensor) {

@@ -43,7 +43,7 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
     return is_pinned_pointer(data) ||
            (at::globalContext().hasCUDA() && at::detail::getCUDAHooks().isPinnedPtr(data));
   }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {
     // Foreign memory is of no device in particular; torch asks only about pointers that it was told
     // are the device's.

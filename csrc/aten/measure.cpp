@@ -44,7 +44,7 @@ void flush_all() {
 }
 
 py::dict host_memory_stats() {
-  const at::HostStats stats = pinned_host_allocator().get_stats();
+  const at::HostStats stats = pinned_allocator().get_stats();
   py::dict out;
   const auto put = [&](const char* name, const auto& stat) {
     py::dict row;
@@ -87,8 +87,8 @@ void bind_measure(py::module_& m) {
         [](int64_t index) { return memory_history(static_cast<c10::DeviceIndex>(index)); });
   m.def("host_memory_stats", &host_memory_stats);
   m.def("reset_accumulated_host_memory_stats",
-        [] { pinned_host_allocator().reset_accumulated_stats(); });
-  m.def("reset_peak_host_memory_stats", [] { pinned_host_allocator().reset_peak_stats(); });
+        [] { pinned_allocator().reset_accumulated_stats(); });
+  m.def("reset_peak_host_memory_stats", [] { pinned_allocator().reset_peak_stats(); });
   m.def("stream_priority", [](int64_t index, int64_t id) {
     return hologram::device(static_cast<int>(index)).streams().priority(id);
   });

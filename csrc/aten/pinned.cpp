@@ -2,6 +2,7 @@
 
 #include "aten/pinned.h"
 
+#include <ATen/Context.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <chrono>
@@ -9,8 +10,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "aten/delegate_target.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 #include "atlas/fork.h"
@@ -141,14 +144,74 @@ void release(void* context) {
 
 REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &instance())
 
-at::HostAllocator& pinned_host_allocator() {
+namespace {
+
+// The type of torch's device whose pinned memory serves the current device; CPU where none does.
+c10::DeviceType vendor(bool if_used) {
+  if (hologram::device_count() == 0 || in_forked_child()) return c10::kCPU;
+  const auto current = aten::current_device();
+  if (if_used && device_if_used(current) == nullptr) return c10::kCPU;
+  return target_of(current).device.type();
+}
+
+// Memory of another allocator that copies use. It is looked at when there is more of it.
+class Kept {
+ public:
+  void add(c10::StorageImpl* storage, Fence fence) {
+    std::vector<Use> done;  // let go of without the lock
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < uses_.size();) {
+      if (uses_[i].fence.outstanding()) {
+        ++i;
+        continue;
+      }
+      std::swap(uses_[i], uses_.back());
+      done.push_back(std::move(uses_.back()));
+      uses_.pop_back();
+    }
+    uses_.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), fence});
+  }
+
+ private:
+  struct Use {
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    Fence fence;
+  };
+  std::mutex mutex_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace
+
+at::HostAllocator& own_pinned_allocator() {
   return instance();
 }
-c10::Allocator* pinned_allocator() {
-  return &instance();
+at::HostAllocator& pinned_allocator() {
+  const c10::DeviceType type = vendor(false);
+  return type != c10::kCPU ? *at::getHostAllocator(type) : instance();
+}
+bool is_own_pinned_pointer(const void* pointer) {
+  return memory().contains(pointer);
 }
 bool is_pinned_pointer(const void* pointer) {
-  return memory().contains(pointer);
+  if (is_own_pinned_pointer(pointer)) return true;
+  const c10::DeviceType type = vendor(true);
+  return type != c10::kCPU &&
+         at::globalContext().getAcceleratorHooksInterface(type).isPinnedPtr(pointer);
+}
+
+void keep_until_done(c10::StorageImpl* pinned, c10::DeviceIndex device) {
+  const StreamId stream = current_stream(device);
+  const c10::DataPtr& data = pinned->data_ptr();
+  if (is_own_pinned_pointer(data.get())) {
+    instance().record_event(
+        data.get(), data.get_context(),
+        c10::Stream(c10::Stream::UNSAFE, c10::Device(kHologram, device), stream));
+    return;
+  }
+  static auto* const kept = new Kept();  // outlives every tensor
+  Queue& queue = hologram::device(device).queue(stream);
+  kept->add(pinned, {&queue, queue.last()});
 }
 
 }  // namespace hologram::aten

@@ -29,6 +29,20 @@ void transfer(Block& block, void* to, const void* from, size_t nbytes, Direction
   if (until == Until::done) channel.queue->wait(ticket);
 }
 
+// Enqueues a copy from one device to another: it comes after all that is queued on either block,
+// and before what comes later.
+void copy_between(Block& written, void* to, Block& read, const void* from, size_t nbytes) {
+  Channel& here = current_channel(written.device);
+  Channel& there = current_channel(read.device);
+  there.window.begin_use(read);
+  here.window.begin_use(written);
+  here.queue->wait_for({there.queue.get(), there.queue->record(nullptr)});
+  const Ticket copied = here.queue->copy_from(*there.queue, to, from, nbytes);
+  here.window.end_use(written, copied);
+  there.queue->wait_for({here.queue.get(), copied});
+  there.window.end_use(read, there.queue->record(nullptr));
+}
+
 bool is_host_addressable(const Block& block) {
   return block.pool->host_addressable();
 }
@@ -64,20 +78,16 @@ void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, cons
     Window::finish(*block);
     std::memcpy(at_offset(storage, offset), host, nbytes);
   } else if (until == Until::done && nbytes <= kMostStaged) {
-    const c10::DataPtr staged = pinned_host_allocator().allocate(nbytes);
+    const c10::DataPtr staged = own_pinned_allocator().allocate(nbytes);
     std::memcpy(staged.get(), host, nbytes);
     transfer(*block, at_offset(storage, offset), staged.get(), nbytes, Direction::to_device,
              Until::enqueued);
-    keep_until_done(staged, storage->device());
+    own_pinned_allocator().record_event(
+        staged.get(), staged.get_context(),
+        c10::Stream(c10::Stream::UNSAFE, storage->device(), current_stream(block->device)));
   } else {
     transfer(*block, at_offset(storage, offset), host, nbytes, Direction::to_device, until);
   }
-}
-
-void keep_until_done(const c10::DataPtr& pinned, c10::Device device) {
-  pinned_host_allocator().record_event(
-      pinned.get(), pinned.get_context(),
-      c10::Stream(c10::Stream::UNSAFE, device, current_stream(device.index())));
 }
 
 void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from,
@@ -97,6 +107,9 @@ void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from
     transfer(*written, at_offset(to, to_offset), at_offset(from, from_offset), nbytes,
              Direction::on_device, Until::enqueued);
     window.end_use(*read, written->last_use.load().ticket);
+  } else if (current_channel(written->device)
+                 .queue->reaches(*current_channel(read->device).queue)) {
+    copy_between(*written, at_offset(to, to_offset), *read, at_offset(from, from_offset), nbytes);
   } else {
     std::vector<char> staged(nbytes);
     read_storage(from, from_offset, nbytes, staged.data());

@@ -27,9 +27,6 @@ void read_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, void*
 void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, const void* host,
                    Until until = Until::done);
 
-// Page-locked memory that a copy which was enqueued uses is not used again before that is done.
-void keep_until_done(const c10::DataPtr& pinned, c10::Device device);
-
 // Between storages on devices, which may be different ones, or parts of one that do not overlap.
 void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from,
                   size_t from_offset, size_t nbytes);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -71,6 +72,13 @@ class Backend : public PlanCompiler {
 
   // Bytes the system could hand out now without pushing other processes out. Moves constantly.
   virtual size_t available_memory() const noexcept = 0;
+
+  // Why the device cannot be used any more by this process; empty where it can.
+  virtual std::string failure() const noexcept { return {}; }
+
+  // Has the pools give back what lies idle, for memory that is no segment. The device sets it; it
+  // waits for what is enqueued, so no lock of a queue is held.
+  std::function<void()> give_back_idle = [] {};
 };
 
 }  // namespace hologram

@@ -36,7 +36,9 @@ Device::Device(int index, std::unique_ptr<Backend> backend, size_t memory_limit)
       backend_(std::move(backend)),
       memory_(*backend_, memory_limit, config().poison_freed),
       plans_(*backend_),
-      channels_(*backend_, plans_, memory_) {}
+      channels_(*backend_, plans_, memory_) {
+  backend_->give_back_idle = [this] { memory_.trim_everywhere(); };
+}
 
 void Device::drop_plans() {
   channels_.drop_plans();

@@ -116,6 +116,7 @@ void* MemoryPool::allocate_scratch(size_t bytes, Queue& queue) {
 }
 
 void MemoryPool::refuse(size_t nbytes) {
+  if (const std::string failure = backend_.failure(); !failure.empty()) throw Error(failure);
   size_t allocated, reserved, limit;
   {
     const std::lock_guard guard(lock_);

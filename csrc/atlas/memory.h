@@ -119,6 +119,17 @@ class MemoryPool final : public Scratch {
 
   // Gives every segment without a live block back to the system.
   void trim() noexcept;
+  // The same unless another thread is growing or trimming the pool.
+  void try_trim() noexcept;
+  // The same as trim(), and has others who hold memory of the device do so.
+  void trim_everywhere() noexcept;
+  // Bytes that are held and not in use.
+  size_t idle_bytes() const noexcept;
+
+  // Asks others who hold memory of the same hardware to give back what they do not use; false where
+  // there is nobody. Set once, before any pool is used.
+  using AskOthers = bool (*)(const DeviceProperties&) noexcept;
+  static void set_ask_others(AskOthers ask) noexcept { ask_others_ = ask; }
 
   // limit := fraction of the device's total memory. Throws Error unless 0 <= fraction <= 1.
   void set_fraction(double fraction);
@@ -151,6 +162,8 @@ class MemoryPool final : public Scratch {
   void unlock_after_fork() noexcept;
 
  private:
+  inline static AskOthers ask_others_ = [](const DeviceProperties&) noexcept { return false; };
+
   [[noreturn]] void refuse(size_t nbytes);
   void poison(Allocation& block) const noexcept;
   bool take_boundary(size_t nbytes, const Queue* queue, Allocation& block) noexcept;

@@ -26,7 +26,7 @@ constexpr int64_t kIdleAllowance = int64_t{64} << 20;
 bool MemoryPool::grow(SizeClass& size_class, size_t nbytes, const Queue* queue, Allocation& block) {
   const std::lock_guard growing(growth_);
   const bool small = nbytes <= kLargestBoundaryRequest;
-  bool retried = false;
+  bool retried = false, asked = false;
   while (true) {
     // Another thread may have grown the size class or freed a block in the meantime.
     if (take_held(size_class, nbytes, queue, block)) return true;
@@ -38,6 +38,10 @@ bool MemoryPool::grow(SizeClass& size_class, size_t nbytes, const Queue* queue, 
     if ((small && add_boundary()) || add_segment(size_class)) continue;
     // Better a queue waits than the host does.
     if (queue != nullptr && take_held(size_class, nbytes, nullptr, block)) return true;
+    if (retried && !asked && has_room(size_class.segment_bytes)) {
+      asked = true;
+      if (ask_others_(backend_.properties())) continue;
+    }
     if (retried) {
       const std::lock_guard guard(lock_);
       return take_larger(size_class, LinearPool::kSizeClasses, nbytes, nullptr, block);
@@ -102,6 +106,24 @@ void MemoryPool::trim() noexcept {
   const std::lock_guard growing(growth_);
   wait_for_late();
   trim_while_growing();
+}
+
+void MemoryPool::try_trim() noexcept {
+  const std::unique_lock growing(growth_, std::try_to_lock);
+  if (!growing.owns_lock()) return;
+  wait_for_late();
+  trim_while_growing();
+}
+
+void MemoryPool::trim_everywhere() noexcept {
+  trim();
+  ask_others_(backend_.properties());
+}
+
+size_t MemoryPool::idle_bytes() const noexcept {
+  const std::lock_guard guard(lock_);
+  return static_cast<size_t>(counters_.reserved_bytes.current - counters_.allocated_bytes.current -
+                             retired_bytes_);
 }
 
 // Callers hold growth_.

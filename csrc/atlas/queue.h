@@ -15,6 +15,7 @@
 
 #include "atlas/canonicalise.h"
 #include "atlas/checks.h"
+#include "atlas/error.h"
 #include "atlas/export.h"
 #include "atlas/fence.h"
 #include "atlas/frame.h"
@@ -79,6 +80,15 @@ class Queue {
   // Enqueues a copy; the ranges do not overlap. Memory of the host is in use until the ticket is
   // done.
   virtual Ticket copy(void* to, const void* from, size_t bytes, Direction direction) = 0;
+
+  // Whether copy_from() copies memory of the device of another queue.
+  virtual bool reaches(const Queue& /*other*/) const noexcept { return false; }
+  // Enqueues a copy to memory of the queue's device from memory of that of `source`, which reaches
+  // it. What `source` has been given is not waited for.
+  virtual Ticket copy_from(Queue& /*source*/, void* /*to*/, const void* /*from*/,
+                           size_t /*bytes*/) {
+    throw Error("a copy from a device that the queue does not reach");
+  }
 
   // Enqueues to[i] = *element for i < count, of 1, 2, 4, 8 or 16 bytes, which are read at once.
   virtual Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) = 0;

@@ -65,13 +65,25 @@ class Backend final : public hologram::Backend {
     }
   }
 
+  std::string failure() const noexcept override {
+    try {
+      const ContextGuard guard(gpu_);
+      size_t free = 0, total = 0;
+      const Status status = driver().memory_info(&free, &total);
+      if (status == kSuccess || status == kOutOfMemory) return {};
+      return lost_text(gpu_, status);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     return std::make_unique<Code>(plan, kernels_, constants_);
   }
   // The first one is the default stream's, which is made first (atlas/channels.h).
   std::unique_ptr<hologram::Queue> make_queue(int priority) override {
     const bool is_first = !made_queue_.exchange(true);
-    return std::make_unique<Queue>(gpu_, kernels_, products_,
+    return std::make_unique<Queue>(gpu_, kernels_, products_, give_back_idle,
                                    is_first ? Queue::Which::default_stream : Queue::Which::own,
                                    priority);
   }

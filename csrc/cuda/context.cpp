@@ -1,6 +1,9 @@
 #include "cuda/context.h"
 
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "atlas/error.h"
 #include "cuda/kernels.h"
@@ -67,6 +70,27 @@ Gpu::Gpu(int ordinal) : ordinal(ordinal) {
   major = its.major;
   minor = its.minor;
   check(driver().retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+}
+
+void have_access(const Gpu& gpu, const Gpu& other) {
+  static std::mutex mutex;
+  static auto& known = *new std::set<std::pair<int, int>>;
+  const std::lock_guard lock(mutex);
+  if (!known.emplace(gpu.ordinal, other.ordinal).second) return;
+  int can = 0;
+  check(driver().can_access_peer(&can, gpu.device, other.device), "cuDeviceCanAccessPeer");
+  if (can == 0 || gpu.ordinal == other.ordinal) return;
+  const Status status = driver().enable_peer_access(other.context, 0);
+  // torch may have done it; and a GPU has a limited number of others, beyond which the driver goes
+  // through the host.
+  if (status != kPeerAccessIsEnabled && status != kTooManyPeers) {
+    check(status, "cuCtxEnablePeerAccess");
+  }
+}
+
+std::string lost_text(const Gpu& gpu, Status status, const std::string& what) {
+  return "CUDA device " + std::to_string(gpu.ordinal) + ": " + describe(status) + what +
+         ". The device cannot be used any more by this process";
 }
 
 void ContextGuard::enter(const Gpu& gpu, Context current) {

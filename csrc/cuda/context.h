@@ -2,6 +2,7 @@
 // that uses CUDA's runtime in the process.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -17,6 +18,14 @@ struct Gpu {
   Context context = nullptr;  // never released: memory of the device is freed at any time
   int major = 0, minor = 0;   // compute capability
 };
+
+// Has copies to a GPU, whose context is current, read the memory of another one without the host
+// between, where the two are connected so. Throws Error.
+void have_access(const Gpu& gpu, const Gpu& other);
+
+// Of a GPU whose context takes no more work: "CUDA device 0: <status>. The device cannot be used
+// any more by this process". `what` comes behind the status.
+std::string lost_text(const Gpu& gpu, Status status, const std::string& what = {});
 
 // Of the driver, those that the package can use, by number from 0. Throws Error with the reason
 // why there are none.

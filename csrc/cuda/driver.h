@@ -18,6 +18,8 @@ inline constexpr Status kOutOfMemory = 2;
 inline constexpr Status kNoDevice = 100;
 inline constexpr Status kNotFound = 500;
 inline constexpr Status kNotReady = 600;
+inline constexpr Status kPeerAccessIsEnabled = 704;
+inline constexpr Status kTooManyPeers = 711;
 
 using DeviceNumber = int;          // CUdevice
 using Address = uint64_t;          // CUdeviceptr
@@ -65,6 +67,11 @@ inline constexpr unsigned kHostMemoryPortable = 1;
     (Address to, const void* from, size_t bytes, Stream stream))                                   \
   _(cuMemcpyDtoHAsync_v2, copy_to_host, (void* to, Address from, size_t bytes, Stream stream))     \
   _(cuMemcpyDtoDAsync_v2, copy_on_device, (Address to, Address from, size_t bytes, Stream stream)) \
+  _(cuMemcpyPeerAsync, copy_from_peer,                                                             \
+    (Address to, Context to_context, Address from, Context from_context, size_t bytes,             \
+     Stream stream))                                                                               \
+  _(cuDeviceCanAccessPeer, can_access_peer, (int* can, DeviceNumber device, DeviceNumber peer))    \
+  _(cuCtxEnablePeerAccess, enable_peer_access, (Context peer, unsigned flags))                     \
   _(cuMemsetD8Async, fill_8, (Address to, unsigned char value, size_t count, Stream stream))       \
   _(cuMemsetD16Async, fill_16, (Address to, unsigned short value, size_t count, Stream stream))    \
   _(cuMemsetD32Async, fill_32, (Address to, unsigned value, size_t count, Stream stream))          \

@@ -6,8 +6,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -29,13 +27,6 @@ std::optional<int> number_between(std::string_view name, std::string_view before
   const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (status != std::errc{} || end != name.data() + name.size()) return std::nullopt;
   return number;
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) throw Error("the kernels in " + path + " cannot be read");
-  return bytes;
 }
 
 }  // namespace
@@ -92,32 +83,39 @@ std::vector<std::string> kernel_libraries(const std::string& folder) {
 Kernels::Kernels(const Gpu& gpu) {
   check_kernels(gpu.major, gpu.minor);
   const std::string folder = kernel_folder();
-  const ContextGuard guard(gpu);
   for (const std::string& library : kernel_libraries(folder)) {
     const std::string path = kernel_file(folder, library, gpu.major, gpu.minor);
-    if (path.empty()) continue;
-    const std::string image = read(path);  // with a zero behind it, which text needs
-    const Status status = driver().load_module(&modules_.emplace_back(), image.c_str());
-    if (status != kSuccess) {
-      throw Error("the kernels in " + path + " cannot be loaded: " + describe(status));
-    }
+    if (!path.empty()) libraries_.push_back({std::make_unique<const Image>(path)});
   }
 }
 
 Function Kernels::find_if(const std::string& name) {
   const std::lock_guard guard(mutex_);
-  const auto [it, is_new] = found_.try_emplace(name, nullptr);
-  if (!is_new) return it->second;
-  for (Module module : modules_) {
-    const Status status = driver().module_function(&it->second, module, name.c_str());
-    if (status == kSuccess) break;
-    it->second = nullptr;
-    if (status != kNotFound) {
-      found_.erase(it);
-      check(status, "cuModuleGetFunction");
+  const auto found = found_.find(name);
+  if (found != found_.end()) return found->second;
+  Function function = nullptr;
+  for (Library& library : libraries_) {
+    if (function == nullptr) function = find_in(library, name);
+  }
+  found_.emplace(name, function);
+  return function;
+}
+
+Function Kernels::find_in(Library& library, const std::string& name) {
+  if (!library.image->may_have(name)) return nullptr;
+  if (library.module == nullptr) {
+    const Status status = driver().load_module(&library.module, library.image->data());
+    if (status != kSuccess) {
+      library.module = nullptr;
+      throw Error("the kernels in " + library.image->path() +
+                  " cannot be loaded: " + describe(status));
     }
   }
-  return it->second;
+  Function function = nullptr;
+  const Status status = driver().module_function(&function, library.module, name.c_str());
+  if (status == kNotFound) return nullptr;
+  check(status, "cuModuleGetFunction");
+  return function;
 }
 
 Function Kernels::find(const std::string& name) {

@@ -14,25 +14,32 @@
 #include <vector>
 
 #include "cuda/context.h"
+#include "cuda/image.h"
 #include "gpu/launch.h"
 
 namespace hologram::cuda {
 
 class Kernels {
  public:
-  // Loads the GPU's files. Throws Error where one of gpu/libraries.h is missing, or one cannot be
-  // loaded.
+  // Maps the GPU's files. Throws Error where one of gpu/libraries.h is missing, or one cannot be
+  // read.
   explicit Kernels(const Gpu& gpu);
 
-  // By name; the driver loads its code at the first call. Null if there is none. Thread-safe.
-  // Throws Error.
+  // By name; the driver is given a file when the first of its kernels is asked for, with the GPU's
+  // context current. Null if there is none. Thread-safe. Throws Error.
   Function find_if(const std::string& name);
   // The same; throws Error if there is none, too.
   Function find(const std::string& name);
 
  private:
-  std::vector<Module> modules_;
-  std::mutex mutex_;
+  struct Library {
+    std::unique_ptr<const Image> image;
+    Module module = nullptr;  // once it is loaded
+  };
+  Function find_in(Library& library, const std::string& name);
+
+  std::mutex mutex_;  // of all below
+  std::vector<Library> libraries_;
   std::map<std::string, Function> found_;
 };
 

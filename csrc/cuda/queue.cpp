@@ -50,8 +50,13 @@ double Moment::milliseconds_since(const hologram::Moment& other) const {
   return milliseconds;
 }
 
-Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products, Which which, int priority)
-    : gpu_(gpu), driver_(driver()), kernels_(kernels), products_(products) {
+Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
+             const std::function<void()>& give_back_idle, Which which, int priority)
+    : gpu_(gpu),
+      driver_(driver()),
+      kernels_(kernels),
+      products_(products),
+      give_back_idle_(give_back_idle) {
   if (which == Which::default_stream) return;
   const ContextGuard guard(gpu_);
   int least = 0, greatest = 0;
@@ -111,16 +116,25 @@ void Queue::run_on_cpu(const Code& code, size_t pass, std::span<const Binding> b
 
 // False, with nothing enqueued, where there are no kernels for it.
 bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  std::shared_ptr<const Ready> ready = code.ready(pass, bindings);
-  if (ready == nullptr) return false;
+  std::shared_ptr<const Ready> ready;
+  // With nothing enqueued where it throws OutOfMemory.
+  const auto run = [&] {
+    if (ready == nullptr) ready = code.ready(pass, bindings);
+    if (ready != nullptr) launch_all(*ready, bindings);
+  };
   try {
-    launch_all(*ready, bindings);
-  } catch (const OutOfMemory&) {  // of the values in between
-    if (ready->form != Form::pieces) throw;
-    ready = code.ready_without_pieces(pass, bindings);
-    if (ready == nullptr) return false;
-    launch_all(*ready, bindings);
+    try {
+      run();
+    } catch (const OutOfMemory&) {
+      give_back_idle_();
+      run();
+    }
+  } catch (const OutOfMemory&) {
+    if (ready == nullptr || ready->form != Form::pieces) throw;
+    ready = code.ready_without_pieces(pass, bindings);  // and without the values in between
+    run();
   }
+  if (ready == nullptr) return false;
   std::atomic<uint64_t>& runs = ready->form == Form::emitted  ? runs_by_emitted
                                 : ready->form == Form::pieces ? runs_by_pieces
                                                               : runs_by_cold;
@@ -217,6 +231,21 @@ Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction
       break;
   }
   transferred(status, "copy", bytes);
+  return next();
+}
+
+bool Queue::reaches(const hologram::Queue& other) const noexcept {
+  return dynamic_cast<const Queue*>(&other) != nullptr;
+}
+
+Ticket Queue::copy_from(hologram::Queue& source, void* to, const void* from, size_t bytes) {
+  const Gpu& other = static_cast<Queue&>(source).gpu_;
+  const ContextGuard guard(gpu_);
+  have_access(gpu_, other);
+  const std::lock_guard lock(mutex_);
+  transferred(driver_.copy_from_peer(address_of(to), gpu_.context, address_of(from), other.context,
+                                     bytes, stream_),
+              "copy", bytes);
   return next();
 }
 
@@ -434,14 +463,14 @@ void Queue::tidy(Released& released) noexcept {
 // The driver says of an error of a kernel what it was, not of which: what was not finished is
 // named. Its context takes no more work then.
 void Queue::lost(Status status) {
-  std::string text = name() + ": " + describe(status);
+  std::string text;
   size_t named = 0;
   for (const Submitted& its : submitted_) {
     for (size_t i = 0; i < its.compiled->plan.batches.size() && named < kMostNamed; ++i) {
       text += (named++ == 0 ? "; it was one of: " : "; ") + describe_pass(*its.compiled, i);
     }
   }
-  throw Error(text + ". The device cannot be used any more by this process");
+  throw Error(lost_text(gpu_, status, text));
 }
 
 }  // namespace hologram::cuda

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,7 +56,9 @@ class Queue final : public hologram::Queue {
  public:
   // The stream is the driver's default one, which is torch's too, or one of its own.
   enum class Which : uint8_t { default_stream, own };
-  Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products, Which which, int priority);
+  // `give_back_idle`: see Backend.
+  Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
+        const std::function<void()>& give_back_idle, Which which, int priority);
   ~Queue() override;
 
   // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
@@ -65,6 +68,8 @@ class Queue final : public hologram::Queue {
 
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
+  bool reaches(const hologram::Queue& other) const noexcept override;
+  Ticket copy_from(hologram::Queue& source, void* to, const void* from, size_t bytes) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> product(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
@@ -114,6 +119,7 @@ class Queue final : public hologram::Queue {
   const Gpu& gpu_;
   const Driver& driver_;
   Kernels& kernels_;
+  const std::function<void()>& give_back_idle_;
   Stream stream_ = nullptr;
   std::mutex mutex_;  // of all below, and of what is enqueued
   Ticket last_ = 0;

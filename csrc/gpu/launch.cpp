@@ -155,7 +155,7 @@ class Planning {
       if (!has_operand(node)) return true;
       const uint16_t operand = operand_of(node);
       if (steps_.operands[operand].layout == Layout::scalar) return true;
-      return reinterpret_cast<uintptr_t>(operands_[operand].address) % 16 == 0;
+      return reinterpret_cast<uintptr_t>(operands_[operand].address) % kMostAlignment == 0;
     });
   }
 

@@ -47,6 +47,10 @@ struct Launch {
   std::vector<std::byte> table = {};  // of a kernel of many tensors (Kernel::many)
 };
 
+// Launches may ask for addresses to be aligned to so many bytes, and depend on addresses in nothing
+// else.
+inline constexpr uintptr_t kMostAlignment = 16;
+
 struct Launches {
   std::vector<Launch> list;  // in order: each reads what those before it have stored
   size_t scratch_bytes = 0;  // from an address that is a multiple of kScratchAlignment

@@ -10,9 +10,6 @@
 namespace hologram::gpu {
 namespace {
 
-// Alignment beyond it makes no difference to a plan.
-constexpr uintptr_t kMostAlignment = 16;
-
 // Number n stands for itself, address n for a place where there is no memory, nor a planned one of
 // another kind (gpu/pieces.cpp), with the low bits that it has.
 constexpr uintptr_t kStandIns = uintptr_t{1} << 58;

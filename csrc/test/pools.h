@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,8 +51,10 @@ class FakeBackend final : public Backend {
     populated.emplace_back(data, bytes);
   }
   size_t available_memory() const noexcept override { return available; }
+  std::string failure() const noexcept override { return why; }
 
   bool refuse = false;
+  std::string why;          // it cannot be used any more
   bool refuse_odd = false;  // every second request
   size_t available = std::numeric_limits<size_t>::max();
   std::atomic<size_t> held{0};

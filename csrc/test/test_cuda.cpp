@@ -2,10 +2,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
+#include "atlas/error.h"
 #include "check.h"
 #include "cuda/driver.h"
+#include "cuda/image.h"
 #include "cuda/kernels.h"
 
 using namespace hologram;
@@ -59,4 +62,35 @@ TEST(cuda_kernels_lie_where_the_environment_says) {
 TEST(cuda_kernels_of_a_folder_that_is_not_there) {
   const Folder folder;
   CHECK_EQ(cuda::kernel_file(folder.path() / "none", "cold", 9, 0), std::string());
+}
+
+// What a linker made of this program is an ELF file as the kernels' are.
+TEST(cuda_kernels_are_looked_for_by_the_names_in_their_file) {
+  const cuda::Image own("/proc/self/exe");
+  CHECK(own.may_have("main"));
+  CHECK(!own.may_have("mai"));
+  CHECK(!own.may_have(""));
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  CHECK(cuda::symbols_of(whole).has_value());
+  // Cut short anywhere it is no such file, whatever its sections say.
+  for (size_t i = 1; i < 40; ++i) {
+    const std::string cut = whole.substr(0, whole.size() * i / 40);
+    CHECK(!cuda::symbols_of(std::string(cut)).has_value());
+  }
+}
+
+TEST(cuda_kernels_that_are_text_end_with_a_zero) {
+  const Folder folder;
+  for (const size_t size : {size_t{0}, size_t{5}, size_t{4096}, size_t{8192}}) {
+    const std::string path = folder.path() / "cold.compute_90.ptx";
+    std::ofstream(path) << std::string(size, 'x');
+    const cuda::Image image(path);
+    CHECK_EQ(std::string(image.data()).size(), size);
+    CHECK(image.may_have("anything"));
+  }
+  std::ofstream(folder.path() / "cold.sm_90.cubin") << "\x7f"
+                                                       "ELF and no more";
+  CHECK_THROWS(cuda::Image(folder.path() / "cold.sm_90.cubin"), Error, "are damaged");
+  CHECK_THROWS(cuda::Image(folder.path() / "nothing"), Error, "cannot be read");
 }

@@ -90,6 +90,57 @@ TEST(memory_exhausted_system) {
   f.pool.deallocate(f.pool.allocate(3 * kMiB));
 }
 
+namespace {
+
+// Another allocator of the same memory: gives it back when it is asked.
+FakeBackend* shared_with = nullptr;
+int asked = 0;
+bool give_back(const DeviceProperties& properties) noexcept {
+  CHECK_EQ(properties.backend, std::string("fake"));
+  ++asked;
+  if (shared_with == nullptr) return false;
+  shared_with->refuse = false;
+  return true;
+}
+
+}  // namespace
+
+TEST(memory_that_others_hold_is_asked_for_before_failing) {
+  MemoryPool::set_ask_others(&give_back);
+  {
+    Fixture f(64 * kMiB);
+    f.backend.refuse = true;
+    CHECK_THROWS(f.pool.allocate(4 * kMiB), OutOfMemory, "");
+    CHECK_EQ(asked, 1);
+    shared_with = &f.backend;
+    const Allocation block = f.pool.allocate(4 * kMiB);
+    CHECK_EQ(asked, 2);
+    CHECK_EQ(f.pool.stats().num_ooms, 1);
+    // Not where it is the limit that has no room.
+    CHECK_THROWS(f.pool.allocate(62 * kMiB), OutOfMemory, "");
+    CHECK_EQ(asked, 2);
+    f.pool.trim_everywhere();
+    CHECK_EQ(asked, 3);
+    f.pool.deallocate(block);
+    CHECK_EQ(f.pool.idle_bytes(), 4 * kMiB);
+    f.pool.try_trim();
+    CHECK_EQ(f.pool.idle_bytes(), size_t{0});
+    CHECK_EQ(f.backend.held.load(), size_t{0});
+    shared_with = nullptr;
+  }
+  MemoryPool::set_ask_others([](const DeviceProperties&) noexcept { return false; });
+}
+
+TEST(memory_of_a_lost_device_is_not_said_to_be_exhausted) {
+  Fixture f;
+  f.backend.refuse = true;
+  f.backend.why = "the device is lost";
+  CHECK_THROWS(f.pool.allocate(4 * kMiB), Error, "the device is lost");
+  CHECK_EQ(f.pool.stats().num_ooms, 0);
+  f.backend.why.clear();
+  CHECK_THROWS(f.pool.allocate(4 * kMiB), OutOfMemory, "");
+}
+
 TEST(memory_absurd_requests) {
   Fixture f;
   for (const size_t n : {std::numeric_limits<size_t>::max(), size_t{1} << 63, (size_t{1} << 46) + 1,

@@ -101,6 +101,11 @@ size_t Device::copied(Address start) {
   return start < first + bytes ? first + bytes - start : 0;
 }
 
+bool Device::enable(int peer) {
+  const std::lock_guard guard(mutex_);
+  return peers_.insert(peer).second;
+}
+
 std::shared_ptr<Stream> Device::find(hologram::cuda::Stream handle) {
   const std::lock_guard guard(mutex_);
   const auto found = streams_.find(handle);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -45,6 +46,9 @@ class Device final : public hologram::cuda::CUctx_st {
   void note_copy(Address start, size_t bytes);
   size_t copied(Address start);
 
+  // Access to the memory of another one; false where it has it.
+  bool enable(int peer);
+
   // Streams have to be of the device and not destroyed; null otherwise. Of a null handle the
   // default one.
   std::shared_ptr<Stream> find(hologram::cuda::Stream handle);
@@ -64,6 +68,7 @@ class Device final : public hologram::cuda::CUctx_st {
   std::map<Address, size_t> allocations_;
   std::map<Address, size_t> copies_;
   size_t taken_ = 0;
+  std::set<int> peers_;
   std::map<hologram::cuda::Stream, std::shared_ptr<Stream>> streams_;
   int streams_made_ = 0;
 };

@@ -363,6 +363,34 @@ Status cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream strea
   });
 }
 
+Status cuMemcpyPeerAsync(Address to, Context to_context, Address from, Context from_context,
+                         size_t bytes, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    auto* const target = static_cast<Device*>(to_context);
+    auto* const source = static_cast<Device*>(from_context);
+    if (target == nullptr || source == nullptr) return kInvalidContext;
+    if (source->lost() != kSuccess) return source->lost();
+    if (bytes == 0) return kSuccess;
+    if (!source->holds(from, bytes) || !target->holds(to, bytes)) return kInvalidValue;
+    return copy(device, its, bytes_of(to), bytes_of(from), bytes);
+  });
+}
+
+Status cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber peer) {
+  return of_device(number, [&](Device&) {
+    if (simulated_cuda::device(peer) == nullptr) return kInvalidValue;
+    *can = number != peer;
+    return kSuccess;
+  });
+}
+
+Status cuCtxEnablePeerAccess(Context peer, unsigned flags) {
+  return in_context([&](Device& device) {
+    if (peer == nullptr || flags != 0) return kInvalidValue;
+    return device.enable(static_cast<Device*>(peer)->ordinal) ? kSuccess : kPeerAccessIsEnabled;
+  });
+}
+
 Status cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream stream) {
   return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
     return fill(device, its, to, value, count);

@@ -1,0 +1,25 @@
+// Memory of a device that torch's own allocator holds as well: each gives back what lies idle when
+// the other has no more.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <optional>
+
+#include "atlas/backend.h"
+
+namespace hologram::aten {
+
+// Has torch's allocator of the hardware's vendor give back what it does not use. False where there
+// is none, or nobody has used it.
+bool empty_vendor_cache(const DeviceProperties& properties) noexcept;
+
+// Has torch's allocators ask ours, as far as they can be told; the device has just been made.
+// More than once is once.
+void offer_idle_memory(const DeviceProperties& properties);
+
+// What torch's allocator holds of the same device; none where there is none or nobody has used it.
+std::optional<c10::CachingDeviceAllocator::DeviceStats> vendor_stats(
+    const DeviceProperties& properties);
+
+}  // namespace hologram::aten
