@@ -55,8 +55,8 @@ Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
     : gpu_(gpu),
       driver_(driver()),
       kernels_(kernels),
-      products_(products),
-      give_back_idle_(give_back_idle) {
+      give_back_idle_(give_back_idle),
+      products_(products) {
   if (which == Which::default_stream) return;
   const ContextGuard guard(gpu_);
   int least = 0, greatest = 0;
