@@ -5,13 +5,14 @@
 
 Needs an NVIDIA GPU and a torch with CUDA. Of ours a call records, flushes and launches; nothing
 waits for the GPU while it is measured, and there are too few launches at a time to fill its queue.
-Printed are microseconds for a call, the least of so many loops, and ours over torch's; "not
-flushed" is ours where programs end when they are long enough, as they do where nobody asks for it.
+Printed are microseconds for a call, the least of so many loops, ours over torch's, and what has run
+ours: kernels emitted for it, kernels for each operation, cold ones, the CPU, or torch's kernel.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from torch_hologram import _C
 # Fewer than a stream takes before a launch waits.
 LAUNCHES = 1000
 ELEMENTS = 1024
+FORMS = ("emitted", "pieces", "cold", "cpu")
 
 
 def one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -72,22 +74,27 @@ def microseconds(
     return 1e6 * least / n
 
 
-def measure(function: Callable, launches: int, device: str, repeats: int) -> tuple[float, float]:
-    """With a flush after each call where the device has one, and without."""
+def runs() -> list[int]:
+    """How often groups were run by each of FORMS."""
+    counts = (ctypes.c_uint64 * len(FORMS))()
+    ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
+    return list(counts)
+
+
+def measure(function: Callable, launches: int, device: str, repeats: int) -> float:
     module = torch.get_device_module(device)
     x, y = (torch.rand(32, ELEMENTS // 32, device=device) for _ in range(2))
 
     def flushed() -> None:
-        function(x, y)
+        result = function(x, y)  # held, or it would not be computed
         _C.flush_current()
+        del result
 
     def plain() -> None:
         function(x, y)
 
     call = flushed if device == "hologram" else plain
-    n = LAUNCHES // launches
-    first = microseconds(call, module.synchronize, repeats, n)
-    return first, microseconds(plain, module.synchronize, repeats, n)
+    return microseconds(call, module.synchronize, repeats, LAUNCHES // launches)
 
 
 def main() -> int:
@@ -102,11 +109,13 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     lines = []
     for name, (function, launches) in CALLS.items():
-        theirs, _ = measure(function, launches, "cuda", arguments.repeats)
-        ours, recorded = measure(function, launches, "hologram", arguments.repeats)
-        times = [f"{value:.2f}" for value in (ours / theirs, ours, theirs, recorded)]
-        lines.append((name, *times))
-    header = ("call", "times torch's", "us", "us, torch", "us, not flushed")
+        theirs = measure(function, launches, "cuda", arguments.repeats)
+        before = runs()
+        ours = measure(function, launches, "hologram", arguments.repeats)
+        ran = [form for form, a, b in zip(FORMS, before, runs(), strict=True) if b > a]
+        times = [f"{value:.2f}" for value in (ours / theirs, ours, theirs)]
+        lines.append((name, *times, ", ".join(ran) or "torch's"))
+    header = ("call", "times torch's", "us", "us, torch", "run by")
     print(common.text_table(header, lines))
     return 0
 
