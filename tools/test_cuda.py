@@ -34,12 +34,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 CHOSEN = (
     "pointwise_native reductions layouts quick scans composites losses norms optimizers random "
-    "programs cuda cuda_runtime cuda_faults delegate dlpack streams"
+    "programs cuda cuda_interop cuda_runtime cuda_faults delegate dlpack streams"
 ).split()
 # About other backends, the emulator, or what a machine has to have installed.
 OTHERS = (
     "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect integrations "
-    "examples benchmarks tools vendor cuda_driver cuda_driver_faults traced_models"
+    "examples benchmarks tools vendor cuda_driver cuda_driver_faults cuda_driver_interop "
+    "traced_models"
 ).split()
 
 

@@ -37,6 +37,7 @@ def register() -> None:
         backward,
         comm,
         compile,
+        cuda_array,
         device_module,
         dlpack,
         dynamo,
@@ -58,6 +59,7 @@ def register() -> None:
     _cpu_programs.register()
     backward.register()
     comm.register()
+    cuda_array.register()
     dlpack.register()
     dynamo.register()
     multiprocessing.register()

@@ -1,7 +1,8 @@
-"""DLPack: a hologram tensor is host memory, so it is exchanged as a CPU tensor.
+"""DLPack: a hologram tensor is exchanged as a tensor of the device whose memory it is in.
 
-NumPy and other libraries share a hologram tensor's memory through ``from_dlpack``; between torch
-tensors the device is kept. torch's own ``Tensor.__dlpack_device__`` does not know a renamed device,
+On the CPU backend that is the CPU, on a CUDA device, of a torch with CUDA, that of CUDA. NumPy,
+CuPy, JAX and others share a hologram tensor's memory through ``from_dlpack``; between torch tensors
+the device is kept. torch's own ``Tensor.__dlpack_device__`` does not know a renamed device,
 so the two methods and ``torch.from_dlpack`` are extended here. What is not hologram goes to torch's
 own functions unchanged.
 """
@@ -38,6 +39,11 @@ def _is_hologram(tensor: object) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.device.type == DEVICE_TYPE
 
 
+def vendor_of(index: int) -> torch.device | None:
+    """The device of torch's whose kernels work on a device's memory in the order of its stream."""
+    return torch.device(_C.delegate_target(index)[1]) if _C.is_in_stream_order(index) else None
+
+
 @functools.wraps(_tensor_dlpack_device)
 def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
     # A subclass with __torch_function__ comes back here from torch's method, unwrapped.
@@ -45,6 +51,8 @@ def _dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
         return _tensor_dlpack_device(self)
     if _C.is_host_addressable(self.device.index):
         return DLDeviceType.kDLCPU, 0
+    if (vendor := vendor_of(self.device.index)) is not None and vendor.type == "cuda":
+        return DLDeviceType.kDLCUDA, vendor.index
     return DLDeviceType.kDLExtDev, self.device.index
 
 
@@ -76,16 +84,27 @@ def _dlpack(
         raise BufferError("Can't export tensors with the negative bit set")
     if self.layout != torch.strided:
         raise BufferError("Can't export tensors with layout other than torch.strided")
+    extension = (int(DLDeviceType.kDLExtDev), self.device.index)
+    target = None if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if target != extension and _C.is_in_stream_order(self.device.index):
+        # torch puts the consumer's stream behind the current one.
+        return _tensor_dlpack(
+            _C.alias_as_vendor(self),
+            stream=stream,
+            max_version=max_version,
+            dl_device=dl_device,
+            copy=copy,
+            **read_only,
+        )
     if stream is not None and stream != -1:
         raise BufferError(
             f"Can't export a {DEVICE_TYPE} tensor to stream {stream!r}: it is exported as host "
             "memory, for which the stream is None or -1"
         )
 
-    extension = (int(DLDeviceType.kDLExtDev), self.device.index)
     on_host = _C.is_host_addressable(self.device.index)
     home = _CPU if on_host else extension
-    target = home if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    target = target or home
     if target == _CPU and on_host:
         exported = _C.alias_as_cpu(self)
     elif target == _CPU:
@@ -142,6 +161,8 @@ def _from_dlpack(
     shared = _torch_from_dlpack(ext_tensor, copy=copy)
     if shared.device.type == "cpu" and _C.is_host_addressable(index):
         return _C.alias_from_cpu(shared, index)
+    if shared.device == vendor_of(index):
+        return _C.alias_from_vendor(shared, index)
     if copy is False:
         raise ValueError(
             f"cannot move DLPack tensor from device {shared.device} to {DEVICE_TYPE}:{index} "

@@ -2,7 +2,8 @@
 
 What is shared has one copy of the data: a write by either side is seen by the other. Operations
 that are still recorded are finished before another library gets to see memory, and operations on
-memory that another library sees run at once, so there is never anything to wait for.
+memory that another library sees run at once, so there is never anything to wait for. On a CUDA
+device both are so in the order of the current stream.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.utils.dlpack import DLDeviceType
 
 from torch_hologram import _C
 from torch_hologram._device import DEVICE_TYPE, device_index, lazy_init
+from torch_hologram.dlpack import vendor_of
 from torch_hologram.executor import Buffer
 
 if TYPE_CHECKING:
@@ -148,6 +150,8 @@ def _share(tensor: torch.Tensor, target: torch.device, copy: bool | None) -> tor
     assert target.index is not None
     if tensor.device.type == "cpu" and _C.is_host_addressable(target.index):
         return _C.alias_from_cpu(tensor, target.index)
+    if tensor.device == vendor_of(target.index):
+        return _C.alias_from_vendor(tensor, target.index)
     if copy is False:
         raise ValueError(
             f"{target} cannot share memory on {tensor.device}. Set copy=None or copy=True."

@@ -57,6 +57,20 @@ class Stream(torch.Stream):
         """0, or -1 for a stream that is more urgent."""
         return _C.stream_priority(self.device_index, self.stream_id)
 
+    @property
+    def cuda_stream(self) -> int:
+        """The handle of the CUDA stream that it is, 0 for the default one; on CUDA devices.
+
+        ``torch.cuda.ExternalStream(stream.cuda_stream)`` is the same stream to torch's CUDA.
+        :func:`get_stream_from_external` goes the other way.
+
+        Raises:
+            AttributeError: the device's streams are not CUDA's.
+        """
+        if _C.device_properties(self.device_index)["backend"] != "cuda":
+            raise AttributeError(f"{self!r} has no CUDA stream: its device is not of CUDA's")
+        return _C.stream_handle(self.device_index, self.stream_id)
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """Returns the least and the most urgent priority, (0, -1)."""
@@ -137,7 +151,11 @@ def default_stream(device: Device = None) -> Stream:
 
 
 def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
-    """Returns the stream that has a native handle, which is its ``stream_id``.
+    """Returns the stream that has a native handle.
+
+    On a CUDA device that is a ``cudaStream_t``, of any library's stream of the device, such as
+    ``torch.cuda.Stream().cuda_stream``. It has to live until the work that the device is given on
+    it has been waited for. Elsewhere it is the ``stream_id`` of one of the device's streams.
 
     Args:
         data_ptr: the handle, ``torch.Stream.native_handle``; 0 is the default stream.
@@ -147,16 +165,18 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
         RuntimeError: the device has no such stream.
     """
     lazy_init()
-    index = device_index(device)
-    _, _, device_type = _C.default_stream(index)
-    stream = _wrap((data_ptr, index, device_type))
+    stream = _wrap(_C.stream_of_handle(device_index(device), data_ptr))
     stream.query()  # asks the device whether it knows the stream
     return stream
 
 
 def is_current_stream_capturing() -> bool:
-    """Returns ``False``: streams record always, and are never captured into a graph."""
-    return False
+    """Returns whether a CUDA graph is being captured on the current stream.
+
+    Work of the device cannot be part of one and is refused meanwhile. What records without running
+    is not captured: elsewhere than on a CUDA device it is ``False``.
+    """
+    return _C.is_initialized() and _C.is_stream_capturing(device_index(None))
 
 
 def set_stream(stream: torch.Stream | None) -> None:

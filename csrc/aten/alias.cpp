@@ -9,6 +9,7 @@
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
@@ -140,6 +141,13 @@ void check_host_addressable(c10::DeviceIndex device) {
               "Tensor.to()");
 }
 
+void check_in_stream_order(c10::DeviceIndex device) {
+  TORCH_CHECK(target_of(device).in_stream_order,
+              "the memory of hologram:", static_cast<int>(device),
+              " is not that of a device of torch's, so none can share it; "
+              "copy with Tensor.to()");
+}
+
 }  // namespace
 
 at::Tensor shared_alias(const at::Tensor& tensor) {
@@ -153,6 +161,41 @@ at::Tensor shared_alias(const at::Tensor& tensor) {
   hologram::device(device).channels().fence();
   synchronize_tensor(tensor);
   return alias;
+}
+
+at::Tensor vendor_alias(const at::Tensor& tensor) {
+  if (tensor.layout() == c10::kStrided && !tensor._is_zerotensor()) {
+    check_has_memory(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  }
+  const auto device = tensor.device().index();
+  const DelegateTarget& target = target_of(device);
+  check_in_stream_order(device);
+  const Loan loan{device, &current_channel(device), target.stream(), 0};
+  const TargetGuard guard(target);
+  auto alias =
+      alias_on(target, tensor, [&](const at::Tensor& part) { return twin_storage(part, &loan); });
+  loan.channel->queue->take_back(loan.stream);
+  hologram::device(device).channels().fence();
+  hand_out_tensor(tensor);
+  return alias;
+}
+
+at::Tensor alias_of_vendor(const at::Tensor& theirs, c10::DeviceIndex device) {
+  const DelegateTarget& target = target_of(device);
+  check_in_stream_order(device);
+  TORCH_CHECK(theirs.device() == target.device, "hologram:", static_cast<int>(device),
+              " cannot share memory on ", theirs.device(), ", only on ", target.device);
+  TORCH_CHECK(theirs.layout() == c10::kStrided, "expected a strided tensor, got layout ",
+              theirs.layout());
+  const auto& storage = theirs.storage();
+  // Its allocator hands the memory out in the order of the stream that it was allocated on.
+  const c10::impl::VirtualGuardImpl streams(target.device.type());
+  streams.recordDataPtrOnStream(storage.data_ptr(), streams.getStream(target.device));
+  return storage_alias(theirs,
+                       make_storage_over(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                                             storage.unsafeGetStorageImpl()),
+                                         device),
+                       BackendComponent::PrivateUse1Bit);
 }
 
 at::Tensor values_on_cpu(const at::Tensor& tensor) {
@@ -318,7 +361,9 @@ static bool fits(const c10::TensorImpl& tensor, size_t nbytes) {
 const Loan& AliasFrame::lend(c10::DeviceIndex device) {
   auto loan = std::ranges::find(loans_, device, &Loan::device);
   if (loan == loans_.end()) {
-    loans_.push_back({device, &current_channel(device), target_of(device).stream(), 0});
+    Channel& channel = current_channel(device);
+    channel.queue->check_takes_work("a kernel of torch's");
+    loans_.push_back({device, &channel, target_of(device).stream(), 0});
     loan = loans_.end() - 1;
   }
   loan->launched = 0;

@@ -22,6 +22,11 @@ namespace hologram::aten {
 // the memory.
 at::Tensor shared_alias(const at::Tensor& tensor);
 
+// Likewise a tensor of the vendor's device, where its kernels work on the memory in the order of
+// the current stream (DelegateTarget::in_stream_order): nobody waits. Throws RuntimeError
+// elsewhere.
+at::Tensor vendor_alias(const at::Tensor& tensor);
+
 // A CPU tensor with the values of a hologram tensor, for reading: its memory where the host can
 // touch that, else a copy. No call is counted.
 at::Tensor values_on_cpu(const at::Tensor& tensor);
@@ -29,6 +34,10 @@ at::Tensor values_on_cpu(const at::Tensor& tensor);
 // A hologram tensor over the memory of a CPU tensor, which may live on. Throws RuntimeError where
 // the device's memory is not the host's.
 at::Tensor hologram_alias(const at::Tensor& cpu, c10::DeviceIndex device);
+
+// Likewise over that of a tensor of the vendor's device, whose kernels work in the order of the
+// current stream. Throws RuntimeError where it is on another one.
+at::Tensor alias_of_vendor(const at::Tensor& theirs, c10::DeviceIndex device);
 
 // The arguments of one delegated call and the way back for its results. An alias has sizes,
 // strides, offset, dtype, conjugate and negative bits of its tensor, and a version counter and

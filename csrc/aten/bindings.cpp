@@ -32,6 +32,7 @@
 #include "aten/runtime.h"
 #include "aten/threads.h"
 #include "aten/vendor_memory.h"
+#include "aten/vendor_streams.h"
 #include "atlas/allocation.h"
 #include "atlas/boundary.h"
 #include "atlas/config.h"
@@ -233,6 +234,10 @@ void bind(py::module_& m) {
     const DelegateTarget& target = target_of(checked(index));
     return std::pair(kinds[static_cast<size_t>(target.kind)], target.device.str());
   });
+  // Whether code of others works on its memory in the order of the current stream, which is that of
+  // the device that its kernels are on.
+  m.def("is_in_stream_order",
+        [](int64_t index) { return target_of(checked(index)).in_stream_order; });
   // Without making the device, which device_properties() does.
   m.def("device_backend", [](int64_t index) { return config().devices[checked(index)].backend; });
   m.def("instruction_sets", [] {
@@ -251,12 +256,29 @@ void bind(py::module_& m) {
     const auto device = checked(index);
     return pack(hologram::current_stream(device), device);
   });
+  // Of the vendor's; and the stream that has a handle, or for other devices its id.
+  m.def("stream_handle", [](int64_t index, int64_t id) {
+    const auto device = checked(index);
+    check_stream(c10::Stream(c10::Stream::UNSAFE, c10::Device(kHologram, device), id));
+    return reinterpret_cast<uintptr_t>(vendor_handle(device, id));
+  });
+  m.def("stream_of_handle", [](int64_t index, int64_t handle) {
+    const auto device = checked(index);
+    Device& its = hologram::device(device);
+    if (!its.properties().queues_are_streams) return pack(handle, device);
+    return pack(its.channels().of_vendor(reinterpret_cast<void*>(handle)), device);
+  });
+  m.def("is_stream_capturing", [](int64_t index) {
+    const auto device = checked(index);
+    Channels& channels = hologram::device(device).channels();
+    return channels.several() && !channels.of(hologram::current_stream(device)).queue->takes_work();
+  });
   m.def("default_stream", [](int64_t index) { return pack(0, checked(index)); });
   m.def("set_stream", [](int64_t id, int64_t index, int64_t type) {
     TORCH_CHECK(type == static_cast<int64_t>(kHologram), "expected a hologram stream, got a ",
                 c10::Device(static_cast<c10::DeviceType>(type)), " stream");
     const auto device = checked(index);
-    TORCH_CHECK(hologram::device(device).streams().valid(id), "hologram:", static_cast<int>(device),
+    TORCH_CHECK(hologram::device(device).has_stream(id), "hologram:", static_cast<int>(device),
                 " has no stream with id ", id);
     set_current_device(device);
     exchange_current_stream(device, id);
@@ -373,6 +395,14 @@ void bind(py::module_& m) {
     TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
                      tensor.device());
     return shared_alias(tensor);
+  });
+  m.def("alias_as_vendor", [](const at::Tensor& tensor) {
+    TORCH_CHECK_TYPE(tensor.device().type() == kHologram, "expected a hologram tensor, got one on ",
+                     tensor.device());
+    return vendor_alias(tensor);
+  });
+  m.def("alias_from_vendor", [](const at::Tensor& tensor, int64_t index) {
+    return alias_of_vendor(tensor, checked(index));
   });
   m.def("values_on_cpu", [](const at::Tensor& tensor) { return values_on_cpu(tensor); });
   m.def("alias_from_cpu", [](const at::Tensor& tensor, int64_t index) {
@@ -520,6 +550,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::guard_foreign_operators();
   hologram::aten::use_torch_threads();
   hologram::aten::register_profiler();
+  hologram::aten::follow_vendor_streams();
   hologram::aten::bind(m);
   hologram::aten::bind_kernel_texts(m);
   hologram::aten::bind_memory(m);

@@ -18,6 +18,7 @@
 #include "aten/transfer.h"
 #include "atlas/allocation.h"
 #include "atlas/device.h"
+#include "atlas/fork.h"
 
 namespace hologram::aten {
 namespace {
@@ -93,6 +94,16 @@ Overlays& overlays() {
   return *overlays;
 }
 
+// The memory is in use until what has been launched on the stream by now is done.
+void end_hand_out(Block& block) noexcept {
+  const Fence last = block.last_use.load();
+  if (last.ticket == 0 || in_forked_child()) return;
+  try {
+    block.last_use.store({last.queue, last.queue->take_back(last.queue->vendor_stream())});
+  } catch (const std::exception&) {  // the context is lost, and its memory with it
+  }
+}
+
 void destroy(Block* block) noexcept {
   if (memory_traced() && !block->foreign) {
     trace_free(static_cast<c10::DeviceIndex>(block->device), block->data);
@@ -103,6 +114,7 @@ void destroy(Block* block) noexcept {
   if (Window::keep(block)) {
     return;  // recorded instructions touch it
   }
+  if (C10_UNLIKELY(block->handed_out.load(std::memory_order_relaxed))) end_hand_out(*block);
   block->give_back_memory();
   delete block;
 }
@@ -424,10 +436,34 @@ void synchronize_storage(c10::StorageImpl* storage) {
   }
 }
 
+// A ticket of the queue's stands for what is launched on its stream from now on: it is marked when
+// somebody asks for it.
+static void hand_out(Block& block) {
+  const auto index = static_cast<c10::DeviceIndex>(block.device);
+  if (C10_LIKELY(!target_of(index).in_stream_order)) return Window::finish(block);
+  Channel& channel = hologram::device(index).channels().of(current_stream(index));
+  if (channel.queue->takes_work()) {
+    channel.window.begin_use(block);
+    block.handed_out.store(true, std::memory_order_relaxed);
+    channel.window.end_use(block, channel.queue->take_back(channel.queue->vendor_stream()));
+  } else {
+    // It becomes part of a graph, which runs later: what has been done by then is in its order.
+    Window::submit(block);
+    const Fence last = block.last_use.load();
+    if (last.queue != channel.queue.get()) last.finish();
+    Window::check(block);
+    block.handed_out.store(true, std::memory_order_relaxed);
+  }
+}
+
+void hand_out_storage(c10::StorageImpl* storage) {
+  if (Block* block = settled_block(storage)) hand_out(*block);
+}
+
 void synchronize_shared(c10::StorageImpl* storage) {
   if (Block* block = settled_block(storage)) {
     hologram::device(block->device).channels().fence();
-    Window::finish(*block);
+    hand_out(*block);
   }
 }
 

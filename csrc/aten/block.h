@@ -41,6 +41,9 @@ struct Block final : BlockState {
   bool overlay = false;
   // Somebody outside has the address, for good.
   std::atomic<bool> exported{false};
+  // Somebody outside has been given the address, and works on the memory in the order of a stream:
+  // when it is freed, its last use is what he has done by then.
+  std::atomic<bool> handed_out{false};
   // Foreign bytes of a vendor's allocator, which hands them out again in the order of the stream
   // that they were asked for on: they are given back when that has been ordered behind their last
   // use.
@@ -214,6 +217,11 @@ inline bool is_shared(const Block& block) noexcept {
 
 // Runs what is recorded of the storage's memory. Called before anything but the stream touches it.
 void synchronize_storage(c10::StorageImpl* storage);
+
+// Before the address is given to code that is not ours. Where that works in the order of the
+// calling thread's current stream (DelegateTarget::in_stream_order) what is recorded is submitted,
+// the stream is behind it, and what comes later is behind the stream; else it has run on return.
+void hand_out_storage(c10::StorageImpl* storage);
 
 // The same before somebody outside may touch the memory at any time: what other threads are
 // recording of it at this moment has run, too, or will run at once. Called when is_shared().

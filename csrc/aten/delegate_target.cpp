@@ -56,6 +56,7 @@ DelegateTarget make_target(const DeviceProperties& properties) {
   target.key = c10::computeDispatchKey(std::nullopt, c10::kStrided, *vendor);
   target.backend = c10::toBackendComponent(target.key);
   target.allocator = c10::GetAllocator(vendor->type());
+  target.in_stream_order = properties.queues_are_streams;
   return target;
 }
 

@@ -32,6 +32,9 @@ struct DelegateTarget {
   c10::BackendComponent backend = c10::BackendComponent::CPUBit;
   c10::DispatchKey key = c10::DispatchKey::CPU;  // of its dense tensors
   c10::Allocator* allocator = nullptr;           // of its memory
+  // Whether what other libraries do with an address runs in the order of the current stream, which
+  // is that of both devices (vendor_streams.h): nobody waits before an address is given out.
+  bool in_stream_order = false;
 
   // Whether the kernels are torch's for the CPU.
   bool is_cpu() const noexcept { return C10_LIKELY(device.is_cpu()); }

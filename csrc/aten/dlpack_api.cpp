@@ -6,6 +6,7 @@
 
 #include "aten/alias.h"
 #include "aten/compat.h"
+#include "aten/delegate_target.h"
 #include "aten/foreign.h"
 #include "aten/runtime.h"
 
@@ -18,10 +19,15 @@ constexpr const char* kCapsuleName = "dlpack_exchange_api";
 
 const DLPackExchangeAPI* torch_api = nullptr;
 
-void as_host_memory(DLTensor& tensor) {
-  if (tensor.device.device_type == kDLExtDev &&
-      is_host_addressable(static_cast<c10::DeviceIndex>(tensor.device.device_id))) {
+// Says of memory of ours whose it is.
+void set_owner(DLTensor& tensor) {
+  if (tensor.device.device_type != kDLExtDev) return;
+  const auto index = static_cast<c10::DeviceIndex>(tensor.device.device_id);
+  const DelegateTarget& target = target_of(index);
+  if (is_host_addressable(index)) {
     tensor.device = {kDLCPU, 0};
+  } else if (target.in_stream_order && target.device.is_cuda()) {
+    tensor.device = {kDLCUDA, target.device.index()};
   }
 }
 
@@ -51,7 +57,7 @@ int status_of(F&& function) {
 int dltensor_from_py_object(void* object, DLTensor* out) {
   if (is_hologram(object)) {
     const int ready = status_of([&] {
-      synchronize_tensor(THPVariable_Unpack(static_cast<PyObject*>(object)));
+      hand_out_tensor(THPVariable_Unpack(static_cast<PyObject*>(object)));
       return 0;
     });
     if (ready != 0) {
@@ -60,22 +66,25 @@ int dltensor_from_py_object(void* object, DLTensor* out) {
   }
   const int status = torch_api->dltensor_from_py_object_no_sync(object, out);
   if (status == 0) {
-    as_host_memory(*out);
+    set_owner(*out);
   }
   return status;
 }
 
-// The memory is shared: a CPU tensor over it is exported, and while that lives instructions on it
-// run at once.
+// The memory is shared: a tensor over it of the device that it is of is exported, and while that
+// lives instructions on it run at once.
 int managed_tensor_from_py_object(void* object, DLManagedTensorVersioned** out) {
-  if (!is_hologram(object) ||
-      !is_host_addressable(THPVariable_Unpack(static_cast<PyObject*>(object)).device().index())) {
-    return torch_api->managed_tensor_from_py_object_no_sync(object, out);
-  }
+  if (!is_hologram(object)) return torch_api->managed_tensor_from_py_object_no_sync(object, out);
   return status_of([&] {
-    const auto cpu = py::reinterpret_steal<py::object>(
-        THPVariable_Wrap(shared_alias(THPVariable_Unpack(static_cast<PyObject*>(object)))));
-    return torch_api->managed_tensor_from_py_object_no_sync(cpu.ptr(), out);
+    const at::Tensor& tensor = THPVariable_Unpack(static_cast<PyObject*>(object));
+    const auto index = tensor.device().index();
+    py::object theirs = py::reinterpret_borrow<py::object>(static_cast<PyObject*>(object));
+    if (is_host_addressable(index)) {
+      theirs = py::reinterpret_steal<py::object>(THPVariable_Wrap(shared_alias(tensor)));
+    } else if (target_of(index).in_stream_order) {
+      theirs = py::reinterpret_steal<py::object>(THPVariable_Wrap(vendor_alias(tensor)));
+    }
+    return torch_api->managed_tensor_from_py_object_no_sync(theirs.ptr(), out);
   });
 }
 

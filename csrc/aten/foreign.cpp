@@ -27,38 +27,57 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::jit::Stack;
 
-void synchronize_value(const c10::IValue& value) {
+// Of a tensor of ours in any layout.
+void each_storage(const at::Tensor& tensor, void (*call)(c10::StorageImpl*)) {
+  if (!tensor.defined() || tensor.device().type() != kHologram) return;
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_sparse()) {
+    const auto* sparse = static_cast<const at::SparseTensorImpl*>(impl);
+    each_storage(sparse->indices(), call);
+    each_storage(sparse->values(), call);
+  } else if (tensor.layout() != c10::kStrided &&
+             impl->key_set().has(DispatchKey::SparseCsrPrivateUse1)) {
+    const auto* compressed = static_cast<const at::SparseCsrTensorImpl*>(impl);
+    each_storage(compressed->compressed_indices(), call);
+    each_storage(compressed->plain_indices(), call);
+    each_storage(compressed->values(), call);
+  } else if (impl->has_storage()) {
+    call(impl->unsafe_storage().unsafeGetStorageImpl());
+  }
+}
+
+void hand_out_value(const c10::IValue& value) {
   if (value.isTensor()) {
-    synchronize_tensor(value.toTensor());
+    hand_out_tensor(value.toTensor());
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) {
-      synchronize_tensor(tensor);
+      hand_out_tensor(tensor);
     }
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
-      synchronize_value(element);
+      hand_out_value(element);
     }
   } else if (value.isTuple()) {
     for (const c10::IValue& element : value.toTupleRef().elements()) {
-      synchronize_value(element);
+      hand_out_value(element);
     }
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
-      synchronize_value(entry.value());
+      hand_out_value(entry.value());
     }
   }
 }
 
-void synchronize_arguments(const c10::OperatorHandle& op, const Stack& stack) {
+void hand_out_arguments(const c10::OperatorHandle& op, const Stack& stack) {
   for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size())) {
-    synchronize_value(value);
+    hand_out_value(value);
   }
 }
 
 class BackendGuard final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    synchronize_arguments(op, *stack);
+    hand_out_arguments(op, *stack);
     op.redispatchBoxed(
         keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect), stack);
   }
@@ -68,7 +87,7 @@ class BackendGuard final : public c10::OperatorKernel {
 class AutogradGuard final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    synchronize_arguments(op, *stack);
+    hand_out_arguments(op, *stack);
     // What stands at a backend's autograd key that nobody uses is what would stand at ours, unless
     // a kernel for our backend turns a composite one off.
     const bool ours_alone = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) &&
@@ -255,23 +274,11 @@ struct Listener final : c10::OpRegistrationListener {
 }  // namespace
 
 void synchronize_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().type() != kHologram) {
-    return;
-  }
-  auto* impl = tensor.unsafeGetTensorImpl();
-  if (tensor.is_sparse()) {
-    const auto* sparse = static_cast<const at::SparseTensorImpl*>(impl);
-    synchronize_tensor(sparse->indices());
-    synchronize_tensor(sparse->values());
-  } else if (tensor.layout() != c10::kStrided &&
-             impl->key_set().has(DispatchKey::SparseCsrPrivateUse1)) {
-    const auto* compressed = static_cast<const at::SparseCsrTensorImpl*>(impl);
-    synchronize_tensor(compressed->compressed_indices());
-    synchronize_tensor(compressed->plain_indices());
-    synchronize_tensor(compressed->values());
-  } else if (impl->has_storage()) {
-    synchronize_storage(impl->unsafe_storage().unsafeGetStorageImpl());
-  }
+  each_storage(tensor, &synchronize_storage);
+}
+
+void hand_out_tensor(const at::Tensor& tensor) {
+  each_storage(tensor, &hand_out_storage);
 }
 
 void guard_foreign_operators() {
@@ -311,7 +318,7 @@ std::vector<std::string> guarded_operators() {
 // What hologram::sync() of torch_hologram.h calls; and torch.hologram.synchronize() in a graph, -1
 // being the device that is current when the graph runs.
 TORCH_LIBRARY(hologram, m) {
-  m.def("sync(Tensor tensor) -> ()", &synchronize_tensor);
+  m.def("sync(Tensor tensor) -> ()", &hand_out_tensor);
   m.def("synchronize(int device) -> ()");
 }
 TORCH_LIBRARY_IMPL(hologram, CompositeExplicitAutograd, m) {

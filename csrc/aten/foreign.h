@@ -3,7 +3,8 @@
 // A kernel that asks a tensor for its data pointer must find there what has been recorded. torch
 // has no place to intercept that, so the call is intercepted: every operator that somebody else
 // defines gets a *guard*, a kernel of ours that the dispatcher runs first. It synchronises the
-// tensors among the arguments and goes on to the operator's own kernel.
+// tensors among the arguments and goes on to the operator's own kernel. Where that launches kernels
+// of the device's vendor, what is recorded is before them in the order of the stream.
 //
 // The guard is a kernel for BackendSelect, a key that every call passes through between autograd
 // and the backend, and which nobody registers for operators that have tensor arguments. Operators
@@ -23,6 +24,9 @@ namespace hologram::aten {
 
 // Runs what is recorded of a tensor's memory, in any layout. Other devices' tensors are left alone.
 void synchronize_tensor(const at::Tensor& tensor);
+
+// The same before its address is given to code that is not ours, see hand_out_storage().
+void hand_out_tensor(const at::Tensor& tensor);
 
 // From now on operators that others define are guarded. Called once, when the extension is loaded.
 void guard_foreign_operators();

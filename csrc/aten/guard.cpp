@@ -6,6 +6,7 @@
 #include "aten/block.h"
 #include "aten/compat.h"
 #include "aten/runtime.h"
+#include "aten/vendor_streams.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
 #include "atlas/event.h"
@@ -71,6 +72,10 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
                        exchange_current_stream(stream.device_index(), stream.id()));
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
+    check_stream(stream);
+    if (hologram::device(stream.device_index()).properties().queues_are_streams) {
+      return vendor_handle(stream.device_index(), stream.id());
+    }
     return reinterpret_cast<void*>(static_cast<intptr_t>(stream.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
@@ -85,8 +90,11 @@ struct HologramGuard final : c10::impl::DeviceGuardImplInterface {
     hologram::device(check_device(index)).synchronize();
   }
 #if HOLOGRAM_GUARD_HAS_STREAM_CAPTURE
-  bool isStreamCapturing(const c10::Stream&) const override {
-    return false;
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    check_stream(stream);
+    Channel* const channel =
+        hologram::device(stream.device_index()).channels().if_used(stream.id());
+    return channel != nullptr && !channel->queue->takes_work();
   }
 #endif
 

@@ -15,6 +15,7 @@
 
 #include "aten/block.h"
 #include "aten/compat.h"
+#include "aten/delegate_target.h"
 #include "aten/runtime.h"
 #include "atlas/dtype.h"
 #include "atlas/group.h"
@@ -97,9 +98,14 @@ inline View dense_view(Block* block, const c10::TensorImpl* tensor, DType dtype)
 // in any case. Asked after recording, see Window::fence().
 inline void run_if_shared(Window& window, std::span<const View> views) {
   for (const View& view : views) {
-    if (view.block != nullptr && C10_UNLIKELY(is_shared(static_cast<const Block&>(*view.block)))) {
+    if (view.block == nullptr) continue;
+    const auto& block = static_cast<const Block&>(*view.block);
+    if (C10_UNLIKELY(is_shared(block))) {
       window.flush(FlushReason::exported);
-      window.submitted().finish();  // whoever sees the memory may look at any time
+      // Whoever sees the memory may look at any time, or in the order of the stream.
+      if (!target_of(static_cast<c10::DeviceIndex>(block.device)).in_stream_order) {
+        window.submitted().finish();
+      }
       return;
     }
   }

@@ -33,7 +33,7 @@ struct Address {
       const at::Tensor& tensor = THPVariable_Unpack(self);
       if (tensor.device().type() == kHologram) {
         const py::gil_scoped_release release;
-        synchronize_tensor(tensor);
+        hand_out_tensor(tensor);
       }
     }
     return theirs(self, nothing);

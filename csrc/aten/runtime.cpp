@@ -139,8 +139,8 @@ c10::DeviceIndex check_device(c10::DeviceIndex index) {
 
 void check_stream(const c10::Stream& stream) {
   const auto index = check_device(stream.device());
-  TORCH_CHECK(hologram::device(index).streams().valid(stream.id()),
-              "hologram:", static_cast<int>(index), " has no stream with id ", stream.id());
+  TORCH_CHECK(hologram::device(index).has_stream(stream.id()), "hologram:", static_cast<int>(index),
+              " has no stream with id ", stream.id());
 }
 
 c10::DeviceIndex check_device(std::optional<c10::Device> device) {

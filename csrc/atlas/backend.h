@@ -30,6 +30,9 @@ struct DeviceProperties {
   // there is. A torch that lacks the device or its kernels uses copies on the host.
   std::string vendor;
   int vendor_ordinal = 0;
+  // A queue is one of the vendor's streams (Queue::vendor_stream), and each of these can be one
+  // (Backend::make_queue_on).
+  bool queues_are_streams = false;
   int major = 0, minor = 0;  // capability; (0, 0) where the hardware has no such number
 };
 
@@ -63,6 +66,11 @@ class Backend : public PlanCompiler {
   // stream in use, any other only one. Below 0, the priority says that its work is more urgent
   // than that of queues with 0, as far as the device tells them apart.
   virtual std::unique_ptr<Queue> make_queue(int priority) = 0;
+
+  // A queue that is a stream which somebody else has made with the vendor's library, and which is
+  // there for as long as anything of the queue's is to be waited for. Null where queues are no
+  // streams.
+  virtual std::unique_ptr<Queue> make_queue_on(void* /*vendors*/) { return nullptr; }
 
   // For the backend's queues.
   virtual std::shared_ptr<Moment> make_moment() = 0;

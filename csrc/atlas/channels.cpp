@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <string>
 #include <utility>
+
+#include "atlas/error.h"
 
 namespace hologram {
 
@@ -13,8 +16,8 @@ Channels::Channels(Backend& backend, PlanCache& plans, Scratch& scratch)
       plans_(plans),
       scratch_(scratch),
       checks_(backend),
-      first_(backend, plans, scratch, checks_, several_ ? &lock_ : nullptr,
-             StreamTable::priority(kDefaultStream)) {}
+      first_(backend.make_queue(StreamTable::priority(kDefaultStream)), plans, scratch, checks_,
+             several_ ? &lock_ : nullptr) {}
 
 Channels::~Channels() {
   for (Channel* channel = last_made_.load(); channel != nullptr;)
@@ -23,15 +26,47 @@ Channels::~Channels() {
 
 Channel& Channels::make(StreamId stream) {
   const std::lock_guard guard(making_);
-  std::atomic<Channel*>& place = others_[place_of(stream)];
-  if (Channel* const made = place.load(std::memory_order_relaxed)) return *made;
-  auto channel = std::make_unique<Channel>(backend_, plans_, scratch_, checks_, &lock_,
-                                           StreamTable::priority(stream));
+  const size_t place = place_of(stream);
+  if (Channel* const made = others_[place].load(std::memory_order_relaxed)) return *made;
+  return add(place, backend_.make_queue(StreamTable::priority(stream)));
+}
+
+// Under making_.
+Channel& Channels::add(size_t place, std::unique_ptr<Queue> queue) {
+  auto channel = std::make_unique<Channel>(std::move(queue), plans_, scratch_, checks_, &lock_);
   if (capturing_) channel->window.start_capture();
   channel->next = last_made_.load(std::memory_order_relaxed);
   last_made_.store(channel.get(), std::memory_order_release);
-  place.store(channel.get(), std::memory_order_release);
+  others_[place].store(channel.get(), std::memory_order_release);
   return *channel.release();
+}
+
+StreamId Channels::of_vendor(void* vendors) {
+  if (vendors == first_.queue->vendor_stream()) return kDefaultStream;
+  const std::lock_guard guard(making_);
+  const auto has = [&](size_t place) {
+    const Channel* const channel = others_[place].load(std::memory_order_relaxed);
+    return channel != nullptr && channel->queue->vendor_stream() == vendors;
+  };
+  // The first of the streams that share a channel, see place_of().
+  for (size_t i = 0; i < kPerPriority; ++i) {
+    const auto number = static_cast<StreamId>(i);
+    if (has(i)) return 2 * (number + 1);
+    if (has(kPerPriority + i)) return 2 * number + 1;
+  }
+  const StreamId count = of_vendor_.load(std::memory_order_relaxed);
+  for (StreamId i = 0; i < count; ++i) {
+    if (has(2 * kPerPriority + static_cast<size_t>(i))) return kFirstOfVendor + 2 * i;
+  }
+  if (count == static_cast<StreamId>(kMostOfVendor)) {
+    throw Error("more than " + std::to_string(kMostOfVendor) +
+                " streams that the device's vendor has made cannot be used");
+  }
+  std::unique_ptr<Queue> queue = backend_.make_queue_on(vendors);
+  if (queue == nullptr) throw Error("a queue of this device is no stream of its vendor's");
+  add(2 * kPerPriority + static_cast<size_t>(count), std::move(queue));
+  of_vendor_.store(count + 1, std::memory_order_release);
+  return kFirstOfVendor + 2 * count;
 }
 
 template <class F>

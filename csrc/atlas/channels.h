@@ -7,12 +7,17 @@
 // Streams are never forgotten, so that there may be any number of them: the first kPerPriority of a
 // priority have channels of their own, which those that come later share in turn. That orders more
 // than was asked for, and nothing otherwise.
+//
+// Where queues are streams of the device's vendor (Queue::vendor_stream), a stream that somebody
+// else has made with the vendor's library is one of the device's: it gets an id and a channel when
+// it is first used.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "atlas/backend.h"
@@ -26,9 +31,9 @@
 namespace hologram {
 
 struct Channel {
-  Channel(Backend& backend, PlanCache& plans, Scratch& scratch, Checks& checks, SpinLock* shared,
-          int priority)
-      : queue(backend.make_queue(priority)), window(plans, *queue, scratch, shared) {
+  Channel(std::unique_ptr<Queue> its, PlanCache& plans, Scratch& scratch, Checks& checks,
+          SpinLock* shared)
+      : queue(std::move(its)), window(plans, *queue, scratch, shared) {
     queue->checks = &checks;
   }
 
@@ -63,6 +68,15 @@ class Channels {
     return others_[place_of(stream)].load(std::memory_order_acquire);
   }
 
+  // The stream whose queue is a stream of the vendor's, which is made if need be. Throws Error
+  // where there would be too many, and what Backend::make_queue_on does.
+  StreamId of_vendor(void* vendors);
+  // Whether it has made this one.
+  bool is_of_vendor(StreamId stream) const noexcept {
+    return stream >= kFirstOfVendor && (stream & 1) == 0 &&
+           stream < kFirstOfVendor + 2 * of_vendor_.load(std::memory_order_acquire);
+  }
+
   // Returns when all work queued on a stream, or on any, is done.
   void synchronize(StreamId stream);
   void synchronize();
@@ -94,12 +108,17 @@ class Channels {
 
  private:
   static constexpr size_t kPerPriority = 32;
+  static constexpr size_t kMostOfVendor = 512;
   static size_t place_of(StreamId stream) noexcept {
+    if (stream >= kFirstOfVendor) {
+      return 2 * kPerPriority + static_cast<size_t>(stream - kFirstOfVendor) / 2;
+    }
     // Number 0 of the normal priority is the default stream (atlas/stream.h).
     const auto number = static_cast<size_t>(stream >> 1);
     return (stream & 1) != 0 ? kPerPriority + number % kPerPriority : (number - 1) % kPerPriority;
   }
   Channel& make(StreamId stream);
+  Channel& add(size_t place, std::unique_ptr<Queue> queue);
   template <class F>
   void each(F&& call);
   template <class F>
@@ -114,7 +133,8 @@ class Channels {
   Checks checks_;
   SpinLock lock_;  // of the windows, where there are several
   Channel first_;  // the default stream's, or all streams'
-  std::array<std::atomic<Channel*>, 2 * kPerPriority> others_{};
+  std::array<std::atomic<Channel*>, 2 * kPerPriority + kMostOfVendor> others_{};
+  std::atomic<StreamId> of_vendor_{0};  // how many of the vendor's streams have channels
   std::atomic<Channel*> last_made_{nullptr};
   std::mutex making_;       // held while a channel is being made
   bool capturing_ = false;  // guarded by making_

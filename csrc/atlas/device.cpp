@@ -17,6 +17,8 @@ constinit std::mutex making;  // held while a device is being made
 
 constinit thread_local int current_index = 0;
 
+void (*device_made)(Device&) = nullptr;
+
 Device& make_device(int index) {
   const std::lock_guard guard(making);
   if (Device* made = device_if_used(index)) return *made;
@@ -72,7 +74,13 @@ Device* device_if_used(int index) noexcept {
 Device& device(int index) {
   if (Device* made = device_if_used(index)) return *made;
   check_device_index(index);
-  return make_device(index);
+  Device& made = make_device(index);
+  if (device_made != nullptr) device_made(made);
+  return made;
+}
+
+void set_device_made(void (*hook)(Device&)) noexcept {
+  device_made = hook;
 }
 
 RandomSource& default_random_source(int index) {

@@ -35,6 +35,9 @@ class Device {
   // Of a stream of the device. Throws what making a queue does.
   Window& window(StreamId stream) { return channels_.of(stream).window; }
   Queue& queue(StreamId stream) { return *channels_.of(stream).queue; }
+  bool has_stream(StreamId stream) const noexcept {
+    return streams_.valid(stream) || channels_.is_of_vendor(stream);
+  }
 
   // Returns when all work queued on any stream is done.
   void synchronize() { channels_.synchronize(); }
@@ -72,6 +75,10 @@ void check_device_index(int index);
 // The device if it has been used already, else nullptr.
 Device* device_if_used(int index) noexcept;
 
+// Called with each device when it has been made, perhaps by several threads at once. Set once,
+// before any is used.
+void set_device_made(void (*hook)(Device& device)) noexcept;
+
 // What the default generator of a device draws from. Throws what device() throws, without making
 // the device: programs seed all devices and use one.
 RandomSource& default_random_source(int index);
@@ -85,7 +92,8 @@ void set_current_device(int index);
 int exchange_current_device(int index);  // returns the index before
 
 // Of the calling thread's current stream of a device: what it records belongs there. Throws what
-// device() throws.
+// device() and current_stream() throw, and Error
+// where the stream's queue takes no work.
 inline Channel& current_channel(int index) {
   Channels& channels = device(index).channels();
   return channels.several() ? channels.of(current_stream(index)) : channels.first();

@@ -104,6 +104,23 @@ class Queue {
   // What is enqueued from now on starts when a fence of another queue has been reached.
   virtual void wait_for(const Fence& fence) = 0;
 
+  // The vendor's stream that it is, null for the default one; null where queues are no streams.
+  virtual void* vendor_stream() const noexcept { return nullptr; }
+  // False while somebody captures its stream into a graph: what it would be given became part of
+  // that, and ran whenever the graph does. It throws Error then, with what it was.
+  virtual bool takes_work() { return true; }
+  // Throws Error where it takes none, with what it is: memory is handed out and work is ordered
+  // when it is recorded, not when a graph runs.
+  void check_takes_work(const char* what) {
+    if (!takes_work()) [[unlikely]]
+      throw Error(
+          std::string(what) +
+          " on a hologram device cannot be captured into a graph, as the current stream is. "
+          "Compute it before the capture begins. What can be captured are kernels of other "
+          "libraries that are given the address of a tensor, and the vendor's kernels on "
+          "tensors that share its memory");
+  }
+
   // Kernels of the vendor (DeviceProperties::vendor) that are launched on this stream from the
   // return on run after all that has been enqueued so far. A stream is what the vendor calls one: a
   // cudaStream_t, null being the default one; null always where the kernels run on the host. May be

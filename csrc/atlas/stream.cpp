@@ -10,6 +10,7 @@ namespace hologram {
 namespace {
 
 constinit thread_local std::array<StreamId, kMaxDevices> current_streams{};
+constinit std::array<std::atomic<CurrentStream*>, kMaxDevices> followed{};
 
 }  // namespace
 
@@ -30,20 +31,32 @@ bool StreamTable::valid(StreamId stream) const noexcept {
 }
 
 void check_stream(int device_index, StreamId stream) {
-  if (!device(device_index).streams().valid(stream)) {
+  if (!device(device_index).has_stream(stream)) {
     throw Error("hologram:" + std::to_string(device_index) + " has no stream with id " +
                 std::to_string(stream));
   }
 }
 
-StreamId current_stream(int device) noexcept {
+void follow_current_stream(int device, CurrentStream* its) noexcept {
+  followed[static_cast<size_t>(device)].store(its, std::memory_order_release);
+}
+
+StreamId current_stream(int device) {
   if (device < 0 || device >= kMaxDevices) return kDefaultStream;
-  return current_streams[static_cast<size_t>(device)];
+  const auto index = static_cast<size_t>(device);
+  CurrentStream* const its = followed[index].load(std::memory_order_acquire);
+  return its != nullptr ? its->get() : current_streams[index];
 }
 
 StreamId exchange_current_stream(int device, StreamId stream) {
   check_stream(device, stream);
-  return std::exchange(current_streams[static_cast<size_t>(device)], stream);
+  const auto index = static_cast<size_t>(device);
+  if (CurrentStream* const its = followed[index].load(std::memory_order_acquire)) {
+    const StreamId before = its->get();
+    its->set(stream);
+    return before;
+  }
+  return std::exchange(current_streams[index], stream);
 }
 
 }  // namespace hologram

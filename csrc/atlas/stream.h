@@ -2,7 +2,8 @@
 //
 // A stream is an id and a priority; what is enqueued on it waits in its channel (atlas/channels.h).
 // Ids are per device and never reused. Even ids have normal priority (0), odd ids high priority
-// (-1); of each kind the first 32 after the default stream form the shared pool.
+// (-1); of each kind the first 32 after the default stream form the shared pool. Streams that the
+// device's vendor has made (Channels::of_vendor) have the ids from kFirstOfVendor on.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@ namespace hologram {
 
 using StreamId = int64_t;
 inline constexpr StreamId kDefaultStream = 0;
+inline constexpr StreamId kFirstOfVendor = StreamId{1} << 48;
 
 class StreamTable {
  public:
@@ -38,9 +40,21 @@ class StreamTable {
 // Throws InvalidDevice, or Error when the device has no such stream.
 void check_stream(int device, StreamId stream);
 
+// The current stream of each thread, where somebody else has one, too: there is one truth then,
+// which is his.
+class CurrentStream {
+ public:
+  virtual ~CurrentStream() = default;
+  // Throws Error.
+  virtual StreamId get() = 0;
+  virtual void set(StreamId stream) = 0;
+};
+// Of a device, from now on. Leaked by the caller.
+void follow_current_stream(int device, CurrentStream* its) noexcept;
+
 // The calling thread's current stream of a device; the default stream until exchanged.
-// An index outside 0..kMaxDevices-1 reads as the default stream.
-StreamId current_stream(int device) noexcept;
+// An index outside 0..kMaxDevices-1 reads as the default stream. Throws what CurrentStream does.
+StreamId current_stream(int device);
 
 // Makes `stream` current for the calling thread and returns the one before.
 // Throws what check_stream() throws.

@@ -100,6 +100,8 @@ inline void Window::record_some(size_t instructions, EachBlock&& each_block, App
 }
 
 void Window::record(std::span<const Operands> list, size_t temporaries, Check* check) {
+  if (!alone_) [[unlikely]]
+    queue_.check_takes_work(code_name(list.front().code));
   const auto each_block = [&](auto&& look_at) {
     for (const Operands& operands : list) {
       look_at(operands.out.block);
@@ -119,6 +121,8 @@ void Window::record(std::span<const Operands> list, size_t temporaries, Check* c
 }
 
 void Window::record(CallOperands& call) {
+  if (!alone_) [[unlikely]]
+    queue_.check_takes_work(call.name);
   const auto each_block = [&](auto&& look_at) {
     for (const Range& range : call.reads) look_at(range.block);
     for (const Range& range : call.writes) look_at(range.block);
@@ -321,8 +325,10 @@ void Window::end_use(std::span<BlockState* const> blocks, Ticket ticket) {
       while (noted < blocks.size() && note_use(*blocks[noted], ticket, fence)) ++noted;
     }
     if (noted == blocks.size()) return;
+    // Another queue has been given work on the block meanwhile; the fence stands for that, too, and
+    // for what the caller will launch on the queue's stream.
     runner_.wait_for(fence);
-    ticket = queue_.record(nullptr);
+    ticket = queue_.take_back(queue_.vendor_stream());
   }
 }
 

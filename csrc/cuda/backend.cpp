@@ -46,6 +46,7 @@ class Backend final : public hologram::Backend {
     properties_.asynchronous = true;
     properties_.vendor = "cuda";
     properties_.vendor_ordinal = gpu_.ordinal;
+    properties_.queues_are_streams = true;
   }
 
   const DeviceProperties& properties() const noexcept override { return properties_; }
@@ -86,6 +87,10 @@ class Backend final : public hologram::Backend {
     return std::make_unique<Queue>(gpu_, kernels_, products_, give_back_idle,
                                    is_first ? Queue::Which::default_stream : Queue::Which::own,
                                    priority);
+  }
+  std::unique_ptr<hologram::Queue> make_queue_on(void* vendors) override {
+    return std::make_unique<Queue>(gpu_, kernels_, products_, give_back_idle,
+                                   static_cast<Stream>(vendors));
   }
   std::shared_ptr<hologram::Moment> make_moment() override {
     return std::make_shared<Moment>(gpu_);

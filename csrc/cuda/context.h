@@ -32,7 +32,8 @@ std::string lost_text(const Gpu& gpu, Status status, const std::string& what = {
 const std::vector<int>& usable_gpus();
 
 // Makes a GPU's context the calling thread's for as long as it lives, and for good where the thread
-// has none, as torch does. Costs a look where it is already.
+// has none, as torch does. Costs a look where it is already. What is called meanwhile does not
+// disturb a graph that somebody captures: it has nothing to do with his streams.
 class ContextGuard {
  public:
   explicit ContextGuard(const Gpu& gpu) : driver_(driver()) {
@@ -40,8 +41,10 @@ class ContextGuard {
     check(driver_.current_context(&current), "cuCtxGetCurrent");
     if (current != gpu.context) [[unlikely]]
       enter(gpu, current);
+    driver_.exchange_capture_mode(&mode_);
   }
   ~ContextGuard() {
+    driver_.exchange_capture_mode(&mode_);
     Context popped = nullptr;
     if (pushed_) [[unlikely]]
       driver_.pop_context(&popped);
@@ -54,6 +57,7 @@ class ContextGuard {
 
   const Driver& driver_;
   bool pushed_ = false;
+  CaptureMode mode_ = CaptureMode::relaxed;  // then that of the thread before
 };
 
 // For good, where the thread has none: libraries of the vendor's that are called next ask for one.

@@ -41,6 +41,9 @@ inline constexpr unsigned kEventWithTiming = 0;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostMemoryPortable = 1;
 
+enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
+
 // name in the library, name here, arguments
 #define HOLOGRAM_CUDA_FUNCTIONS(_)                                                                 \
   _(cuInit, init, (unsigned flags))                                                                \
@@ -79,6 +82,8 @@ inline constexpr unsigned kHostMemoryPortable = 1;
   _(cuStreamDestroy_v2, destroy_stream, (Stream stream))                                           \
   _(cuStreamSynchronize, synchronize_stream, (Stream stream))                                      \
   _(cuStreamWaitEvent, wait_for_event, (Stream stream, Event event, unsigned flags))               \
+  _(cuStreamIsCapturing, stream_capturing, (Stream stream, CaptureStatus * status))                \
+  _(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (CaptureMode * mode))                \
   _(cuEventCreate, create_event, (Event * event, unsigned flags))                                  \
   _(cuEventDestroy_v2, destroy_event, (Event event))                                               \
   _(cuEventRecord, record_event, (Event event, Stream stream))                                     \

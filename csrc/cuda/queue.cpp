@@ -65,14 +65,24 @@ Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
         "cuStreamCreate");
 }
 
+Queue::Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
+             const std::function<void()>& give_back_idle, Stream theirs)
+    : gpu_(gpu),
+      driver_(driver()),
+      kernels_(kernels),
+      give_back_idle_(give_back_idle),
+      stream_(theirs),
+      owned_(false),
+      products_(products) {}
+
 Queue::~Queue() {
   try {
     const ContextGuard guard(gpu_);
-    driver_.synchronize_stream(stream_);
+    if (owned_) driver_.synchronize_stream(stream_);
     staging_.free();
     products_.free_workspace();
     if (scratch_ != 0) driver_.free(scratch_);
-    if (stream_ != nullptr) driver_.destroy_stream(stream_);
+    if (owned_ && stream_ != nullptr) driver_.destroy_stream(stream_);
   } catch (const std::exception&) {  // the context is lost, and all that it had
   }
 }
@@ -81,9 +91,30 @@ std::string Queue::name() const {
   return "CUDA device " + std::to_string(gpu_.ordinal);
 }
 
+// Whether somebody captures the stream into a graph. The default one cannot be.
+bool Queue::captured() const {
+  if (stream_ == nullptr) return false;
+  CaptureStatus status = CaptureStatus::none;
+  return driver_.stream_capturing(stream_, &status) == kSuccess && status != CaptureStatus::none;
+}
+
+// What was recorded before the capture began, or is given beside programs.
+void Queue::refuse_capture(const std::string& what) const {
+  throw Error(name() + ": " + what +
+              " cannot be captured into a CUDA graph. What has been recorded " +
+              "before the capture begins runs at torch.hologram.synchronize()");
+}
+
+bool Queue::takes_work() {
+  if (stream_ == nullptr) return true;
+  const ContextGuard guard(gpu_);
+  return !captured();
+}
+
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const Code& code = static_cast<const Code&>(*compiled->code);
   const ContextGuard guard(gpu_);
+  if (captured()) refuse_capture(describe_pass(*compiled, 0));
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
@@ -100,7 +131,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   }
   Released released;
   const std::lock_guard lock(mutex_);
-  const Ticket ticket = next();
+  const Ticket ticket = enqueued();
   keep(compiled, ticket);
   tidy(released);
   return ticket;
@@ -217,6 +248,7 @@ void Queue::transferred(Status status, const char* what, size_t bytes) {
 
 Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction) {
   const ContextGuard guard(gpu_);
+  if (captured()) refuse_capture("a copy of " + std::to_string(bytes) + " bytes");
   const std::lock_guard lock(mutex_);
   Status status = kSuccess;
   switch (direction) {
@@ -231,7 +263,7 @@ Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction
       break;
   }
   transferred(status, "copy", bytes);
-  return next();
+  return enqueued();
 }
 
 bool Queue::reaches(const hologram::Queue& other) const noexcept {
@@ -251,6 +283,7 @@ Ticket Queue::copy_from(hologram::Queue& source, void* to, const void* from, siz
 
 Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t count) {
   const ContextGuard guard(gpu_);
+  if (captured()) refuse_capture("a fill of " + std::to_string(element_bytes * count) + " bytes");
   const std::lock_guard lock(mutex_);
   const size_t bytes = element_bytes * count;
   const auto value = [&]<class T>(T) {
@@ -261,15 +294,15 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   switch (element_bytes) {
     case 1:
       transferred(driver_.fill_8(address_of(to), value(uint8_t{}), count, stream_), "fill", bytes);
-      return next();
+      return enqueued();
     case 2:
       transferred(driver_.fill_16(address_of(to), value(uint16_t{}), count, stream_), "fill",
                   bytes);
-      return next();
+      return enqueued();
     case 4:
       transferred(driver_.fill_32(address_of(to), value(uint32_t{}), count, stream_), "fill",
                   bytes);
-      return next();
+      return enqueued();
     default: break;
   }
   const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
@@ -277,7 +310,7 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
     void* parameters[] = {&its.arguments[0].address, its.parameters.data()};
     launch(*its.kernel, kernels_.find(its.kernel->name), its.blocks, its.threads, parameters);
   }
-  return next();
+  return enqueued();
 }
 
 std::optional<Ticket> Queue::product(const Product& product) {
@@ -362,6 +395,7 @@ bool Queue::done(Ticket ticket) noexcept {
     const ContextGuard guard(gpu_);
     const std::lock_guard lock(mutex_);
     if (ticket <= done_.load(std::memory_order_relaxed)) return true;
+    if (captured()) return false;  // no event says so
     ask(ticket, released);
   } catch (const std::exception& error) {  // nothing comes to an end any more
     const std::lock_guard lock(mutex_);
@@ -388,10 +422,18 @@ void Queue::wait(Ticket ticket) {
   if (!error_.empty()) throw Error(std::exchange(error_, {}));
 }
 
+// Of what has just been enqueued. A stream of somebody else's may be gone when it is asked for.
+Ticket Queue::enqueued() {
+  const Ticket ticket = next();
+  if (!owned_) mark_behind(ticket);
+  return ticket;
+}
+
 // Behind all up to the ticket; what is recorded already, or a new one.
 Queue::Recorded Queue::mark_behind(Ticket ticket) {
   const auto found = std::ranges::lower_bound(recorded_, ticket, {}, &Recorded::ticket);
   if (found != recorded_.end()) return *found;
+  if (captured()) refuse_capture("an event");
   std::shared_ptr<Mark> mark = new_mark();
   const Status status = driver_.record_event(mark->event(), stream_);
   if (status != kSuccess) lost(status);

@@ -59,6 +59,9 @@ class Queue final : public hologram::Queue {
   // `give_back_idle`: see Backend.
   Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
         const std::function<void()>& give_back_idle, Which which, int priority);
+  // A stream that somebody else has made, and destroys when what he gave it is done.
+  Queue(const Gpu& gpu, Kernels& kernels, ProductContext& products,
+        const std::function<void()>& give_back_idle, Stream theirs);
   ~Queue() override;
 
   // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
@@ -74,6 +77,8 @@ class Queue final : public hologram::Queue {
   std::optional<Ticket> product(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
+  void* vendor_stream() const noexcept override { return stream_; }
+  bool takes_work() override;
   void lend(void* stream) override;
   Ticket take_back(void* stream) override;
   Ticket last() noexcept override;
@@ -98,6 +103,8 @@ class Queue final : public hologram::Queue {
 
   std::string name() const;
   void run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings);
+  bool captured() const;
+  [[noreturn]] void refuse_capture(const std::string& what) const;
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
   void launch_all(const Ready& ready, std::span<const Binding> bindings);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
@@ -106,6 +113,7 @@ class Queue final : public hologram::Queue {
               void** parameters);
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }
+  Ticket enqueued();
   Ticket ask(Ticket ticket, Released& released);
   void keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket);
   Recorded mark_behind(Ticket ticket);
@@ -121,6 +129,7 @@ class Queue final : public hologram::Queue {
   Kernels& kernels_;
   const std::function<void()>& give_back_idle_;
   Stream stream_ = nullptr;
+  const bool owned_ = true;
   std::mutex mutex_;  // of all below, and of what is enqueued
   Ticket last_ = 0;
   std::deque<Recorded> recorded_;             // in order, those not known to be reached

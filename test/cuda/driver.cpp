@@ -441,6 +441,21 @@ Status cuStreamWaitEvent(Stream stream, Event handle, unsigned) {
   });
 }
 
+Status cuStreamIsCapturing(Stream stream, CaptureStatus* status) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    *status = its.captured ? CaptureStatus::active : CaptureStatus::none;
+    return kSuccess;
+  });
+}
+
+Status cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  return with_driver([&] {
+    static thread_local CaptureMode of_thread = CaptureMode::global;
+    std::swap(*mode, of_thread);
+    return kSuccess;
+  });
+}
+
 Status cuEventCreate(Event* event, unsigned flags) {
   return in_context([&](Device& device) {
     if (flags != kEventWithTiming && flags != kEventWithoutTiming) return kInvalidValue;
@@ -514,6 +529,14 @@ Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, uns
     const simulated_cuda::LaunchShape shape{{blocks, blocks_y, blocks_z},
                                             {threads, threads_y, threads_z}};
     return simulated_cuda::launch(device, function, shape, its, parameters);
+  });
+}
+
+// Nothing is captured, but the stream is said to be from now on, or not to be any more, for tests.
+extern "C" [[gnu::visibility("default")]] int simulated_cuda_capture(Stream stream, bool on) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    its.captured = on;
+    return kSuccess;
   });
 }
 

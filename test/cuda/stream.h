@@ -1,6 +1,7 @@
 // Streams and events of the driver: threads that run late, and places in their order.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -16,6 +17,7 @@ namespace simulated_cuda {
 // HOLOGRAM_TEST_CUDA_DELAY: most microseconds before each task.
 struct Stream {
   explicit Stream(uint64_t seed);
+  std::atomic<bool> captured{false};
   sim::LateThread thread;
 };
 
