@@ -215,20 +215,25 @@ class TestKernelsOfOthers(GpuTestCase):
         """For CUDA, and for our key with the same kernel."""
         from torch.utils.cpp_extension import load_inline
 
-        source = """
-        #include <ATen/ATen.h>
-        #include <c10/cuda/CUDAStream.h>
-        #include <torch/library.h>
+        kernel = """
         __global__ void kernel(const float* x, float* y, int n) {
           int i = blockIdx.x * blockDim.x + threadIdx.x;
           if (i < n) y[i] = 2 * x[i] + 1;
         }
+        void launch(const float* x, float* y, int n, void* stream) {
+          kernel<<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(x, y, n);
+        }
+        """
+        operators = """
+        #include <ATen/core/Tensor.h>
+        #include <ATen/ops/empty_like.h>
+        #include <c10/cuda/CUDAStream.h>
+        #include <torch/library.h>
+        void launch(const float* x, float* y, int n, void* stream);
         at::Tensor twice_and_one(const at::Tensor& x) {
           at::Tensor y = at::empty_like(x);
-          const int n = x.numel();
-          auto stream = c10::cuda::getCurrentCUDAStream();
-          kernel<<<(n + 255) / 256, 256, 0, stream>>>(x.const_data_ptr<float>(),
-                                                      y.mutable_data_ptr<float>(), n);
+          launch(x.const_data_ptr<float>(), y.mutable_data_ptr<float>(),
+                 static_cast<int>(x.numel()), c10::cuda::getCurrentCUDAStream().stream());
           return y;
         }
         TORCH_LIBRARY(test_cuda_interop, m) {
@@ -242,8 +247,8 @@ class TestKernelsOfOthers(GpuTestCase):
         """
         load_inline(
             "test_cuda_interop",
-            cpp_sources=[],
-            cuda_sources=[source],
+            cpp_sources=[operators],
+            cuda_sources=[kernel],
             no_implicit_headers=True,
             is_python_module=False,
         )
@@ -322,6 +327,56 @@ class TestProfiler(GpuTestCase):
                 ),
                 (kernel["name"], launch),
             )
+
+
+# Of another process, started by spawn.
+def receive(queue, answers):
+    first, second, view = queue.get(timeout=60)
+    assert first.is_hologram and first.untyped_storage()._cdata == view.untyped_storage()._cdata
+    answers.put((first * 1).cpu())  # in the order of the sender's stream
+    view.add_(1)
+    second.fill_(7)
+    torch.hologram.synchronize()
+    answers.put("written")
+    queue.get(timeout=60)
+
+
+def add_to(rank, x):
+    x.add_(5 + rank)
+    torch.hologram.synchronize()
+
+
+class TestProcesses(GpuTestCase):
+    def test_by_handle(self):
+        context = torch.multiprocessing.get_context("spawn")
+        queue, answers = context.Queue(), context.Queue()
+        process = context.Process(target=receive, args=(queue, answers))
+        process.start()
+        try:
+            with torch.cuda.stream(self.stream):
+                self.slow()
+                x = self.on_device + 1
+                y = torch.zeros(3, 4, device=D, dtype=torch.int64).t()
+                queue.put((x, y, x[1000:2000]))
+            self.assertTrue(x.is_shared())
+            self.assertEqual(answers.get(timeout=120), self.numbers + 1)
+            self.assertEqual(answers.get(timeout=60), "written")
+            expected = self.numbers + 1
+            expected[1000:2000] += 1
+            self.assertEqual((x * 1).cpu(), expected)  # the same memory
+            self.assertEqual((y + 0).cpu(), torch.full((4, 3), 7))
+            del x, y  # the receiver has them still
+            queue.put("go on")
+            process.join(60)
+            self.assertEqual(process.exitcode, 0)
+        finally:
+            process.kill()
+        torch.cuda.ipc_collect()
+
+    def test_arguments_of_a_process(self):
+        x = self.on_device * 2
+        torch.multiprocessing.spawn(add_to, args=(x,), nprocs=1)
+        self.assertEqual((x + 0).cpu(), self.numbers * 2 + 5)
 
 
 class TestCheckpoints(GpuTestCase):

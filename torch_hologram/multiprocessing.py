@@ -3,6 +3,10 @@
 Device memory is host memory, so it is shared as CPU tensors are: the storage's bytes are moved to
 shared memory once, and every process that receives the tensor maps them. As with CPU tensors, and
 unlike CUDA's, the sender need not keep the tensor alive.
+
+On a CUDA device it is shared as CUDA tensors are, by handle: the bytes are moved to memory of
+torch's allocator once, on the device, and torch sends that. Its rules are those of CUDA tensors:
+the sender runs as long as a receiver has the tensor, and what was received is sent on as a clone.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import torch.multiprocessing.reductions as reductions
 
 from torch_hologram import _C
 from torch_hologram._device import DEVICE_TYPE, lazy_init
+from torch_hologram.dlpack import vendor_of
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -24,7 +29,7 @@ _reduce_storage: Callable[[Any], Reduced] = reductions.reduce_storage
 _storage_share_memory_ = torch.UntypedStorage.share_memory_
 _storage_is_shared = torch.UntypedStorage.is_shared
 
-# Storages received: CPU storage -> hologram storage over it. Two tensors that shared a storage
+# Storages received: that of torch's -> hologram storage over it. Two tensors that shared a storage
 # where they came from share one here too.
 _received: dict[int, reductions.StorageWeakRef] = {}
 
@@ -60,23 +65,52 @@ def _share(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return cpu
 
 
+def _over(theirs: torch.UntypedStorage, make: Callable[[], torch.Tensor]) -> torch.UntypedStorage:
+    known = _received.get(theirs._cdata)
+    if known is not None:
+        # A hologram storage keeps the storage under it alive, so while it lives the key is its.
+        storage = torch.UntypedStorage._new_with_weak_ptr(known.cdata)
+        if storage is not None:
+            return storage
+    storage = make().untyped_storage()
+    for key in [key for key, ref in _received.items() if ref.expired()]:
+        del _received[key]
+    _received[theirs._cdata] = reductions.StorageWeakRef(storage)
+    return storage
+
+
 def _rebuild_storage(
     rebuild: Callable[..., torch.UntypedStorage], args: tuple[Any, ...], index: int
 ) -> torch.UntypedStorage:
     lazy_init()
     cpu = rebuild(*args)
-    known = _received.get(cpu._cdata)
-    if known is not None:
-        # A hologram storage keeps the CPU storage under it alive, so while it lives the key is its.
-        storage = torch.UntypedStorage._new_with_weak_ptr(known.cdata)
-        if storage is not None:
-            return storage
     whole = torch.empty(0, dtype=torch.uint8).set_(cpu)
-    storage = _C.alias_from_cpu(whole, index).untyped_storage()
-    for key in [key for key, ref in _received.items() if ref.expired()]:
-        del _received[key]
-    _received[cpu._cdata] = reductions.StorageWeakRef(storage)
-    return storage
+    return _over(cpu, lambda: _C.alias_from_cpu(whole, index))
+
+
+def _rebuild_on_vendor(
+    rebuild: Callable[..., torch.Tensor], args: tuple[Any, ...], index: int
+) -> torch.UntypedStorage:
+    lazy_init()
+    if not _C.is_in_stream_order(index):
+        raise RuntimeError(
+            f"hologram:{index} cannot share the memory that was sent: it is of a CUDA device there"
+        )
+    whole = rebuild(*args)  # puts the current stream behind the sender's
+    return _over(whole.untyped_storage(), lambda: _C.alias_from_vendor(whole, index))
+
+
+def _on_vendor(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A tensor of torch's device over the bytes, which are moved to memory of its allocator."""
+    ours = _bytes_of(storage)
+    if not _C.is_foreign(ours):
+        moved = torch.empty(
+            storage.nbytes(), dtype=torch.uint8, device=vendor_of(ours.get_device())
+        )
+        moved.copy_(ours)
+        _C.rebind_storage_(ours, moved)
+    _C.export_tensor(ours)
+    return _C.alias_as_vendor(ours)
 
 
 def _rebuild_empty_storage(index: int) -> torch.UntypedStorage:
@@ -94,6 +128,9 @@ def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
     index = storage.device.index
     if storage.nbytes() == 0:  # cannot be mapped
         return _rebuild_empty_storage, (index,)
+    if _C.is_in_stream_order(index):
+        on_vendor, its_args = reductions.reduce_tensor(_on_vendor(storage))
+        return _rebuild_on_vendor, (on_vendor, its_args, index)
     cpu = _share(storage)
     rebuild, args = _reduce_storage(cpu)
     if cpu.data_ptr() != storage.data_ptr():
@@ -106,7 +143,7 @@ def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
 def _share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
     if self.device.type != DEVICE_TYPE:
         return _storage_share_memory_(self, *args, **kwargs)
-    if self.nbytes() != 0:
+    if self.nbytes() != 0 and not _C.is_in_stream_order(self.device.index):
         _share(self)
     return self
 
@@ -115,6 +152,8 @@ def _share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any
 def _is_shared(self: torch.UntypedStorage) -> bool:
     if self.device.type != DEVICE_TYPE:
         return _storage_is_shared(self)
+    if _C.is_in_stream_order(self.device.index):  # nothing has to be done for it, as on CUDA
+        return True
     shareable = self.nbytes() != 0 and _C.is_host_addressable(self.device.index)
     return shareable and _cpu_storage(self).is_shared()
 

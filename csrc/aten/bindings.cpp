@@ -418,17 +418,22 @@ void bind(py::module_& m) {
     }
     return py::reinterpret_steal<py::object>(capsule);
   });
-  m.def("rebind_storage_", [](const at::Tensor& tensor, const at::Tensor& cpu) {
-    TORCH_CHECK_TYPE(tensor.device().type() == kHologram && cpu.device().is_cpu(),
-                     "expected a hologram tensor and a CPU tensor, got ", tensor.device(), " and ",
-                     cpu.device());
-    TORCH_CHECK(tensor.storage().nbytes() == cpu.storage().nbytes(),
-                "expected storages of one "
-                "size, got ",
-                tensor.storage().nbytes(), " and ", cpu.storage().nbytes(), " bytes");
-    rebind_storage(
-        tensor.storage().unsafeGetStorageImpl(),
-        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cpu.storage().unsafeGetStorageImpl()));
+  m.def("rebind_storage_", [](const at::Tensor& tensor, const at::Tensor& theirs) {
+    TORCH_CHECK_TYPE(tensor.device().type() == kHologram &&
+                         theirs.device() == target_of(tensor.device().index()).device,
+                     "expected a hologram tensor and one of the device that its kernels are on, got ",
+                     tensor.device(), " and ", theirs.device());
+    TORCH_CHECK(tensor.storage().nbytes() == theirs.storage().nbytes(),
+                "expected storages of one size, got ", tensor.storage().nbytes(), " and ",
+                theirs.storage().nbytes(), " bytes");
+    rebind_storage(tensor.storage().unsafeGetStorageImpl(),
+                   c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                       theirs.storage().unsafeGetStorageImpl()));
+  });
+  // Whether another allocator than the device's owns the memory.
+  m.def("is_foreign", [](const at::Tensor& tensor) {
+    const Block* const block = settled_block(tensor.storage().unsafeGetStorageImpl());
+    return block != nullptr && block->foreign;
   });
   cover_data_ptr(m);
   run_backward_on_calling_thread(m);

@@ -92,8 +92,7 @@ void set_current_device(int index);
 int exchange_current_device(int index);  // returns the index before
 
 // Of the calling thread's current stream of a device: what it records belongs there. Throws what
-// device() and current_stream() throw, and Error
-// where the stream's queue takes no work.
+// device() and current_stream() throw.
 inline Channel& current_channel(int index) {
   Channels& channels = device(index).channels();
   return channels.several() ? channels.of(current_stream(index)) : channels.first();

@@ -315,6 +315,7 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
 
 std::optional<Ticket> Queue::product(const Product& product) {
   const ContextGuard guard(gpu_);
+  if (captured()) refuse_capture("a matrix product");
   const std::lock_guard lock(mutex_);
   try {
     if (!products_.enqueue(product, stream_)) return std::nullopt;
@@ -323,7 +324,7 @@ std::optional<Ticket> Queue::product(const Product& product) {
                 std::to_string(product.inner) + " and " + std::to_string(product.inner) + "x" +
                 std::to_string(product.columns) + ": " + error.what());
   }
-  return next();
+  return enqueued();
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
