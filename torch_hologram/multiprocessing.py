@@ -143,8 +143,8 @@ def reduce_storage(storage: torch.UntypedStorage) -> Reduced:
 def _share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
     if self.device.type != DEVICE_TYPE:
         return _storage_share_memory_(self, *args, **kwargs)
-    if self.nbytes() != 0 and not _C.is_in_stream_order(self.device.index):
-        _share(self)
+    if self.nbytes() != 0:
+        (_on_vendor if _C.is_in_stream_order(self.device.index) else _share)(self)
     return self
 
 
@@ -152,8 +152,8 @@ def _share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any
 def _is_shared(self: torch.UntypedStorage) -> bool:
     if self.device.type != DEVICE_TYPE:
         return _storage_is_shared(self)
-    if _C.is_in_stream_order(self.device.index):  # nothing has to be done for it, as on CUDA
-        return True
+    if _C.is_in_stream_order(self.device.index):
+        return True  # as on CUDA
     shareable = self.nbytes() != 0 and _C.is_host_addressable(self.device.index)
     return shareable and _cpu_storage(self).is_shared()
 
