@@ -285,7 +285,7 @@ class TestGraphs(HologramTestCase):
             capture(True)
             assert torch.hologram.is_current_stream_capturing()
             functions = {"add": lambda: x + 1, "mul": lambda: x.mul_(1), "sum": lambda: x.sum(),
-                         "random": lambda: torch.rand(3, device=D), "copy": lambda: x.clone()}
+                         "uniform": lambda: torch.rand(3, device=D), "copy": lambda: x.clone()}
             for name, function in functions.items():
                 refuses(function, name, "on a hologram device cannot be captured into a graph")
             refuses(x.cpu, "a copy of 16 bytes", "cannot be captured into a CUDA graph")
