@@ -419,10 +419,11 @@ void bind(py::module_& m) {
     return py::reinterpret_steal<py::object>(capsule);
   });
   m.def("rebind_storage_", [](const at::Tensor& tensor, const at::Tensor& theirs) {
-    TORCH_CHECK_TYPE(tensor.device().type() == kHologram &&
-                         theirs.device() == target_of(tensor.device().index()).device,
-                     "expected a hologram tensor and one of the device that its kernels are on, got ",
-                     tensor.device(), " and ", theirs.device());
+    TORCH_CHECK_TYPE(
+        tensor.device().type() == kHologram &&
+            theirs.device() == target_of(tensor.device().index()).device,
+        "expected a hologram tensor and one of the device that its kernels are on, got ",
+        tensor.device(), " and ", theirs.device());
     TORCH_CHECK(tensor.storage().nbytes() == theirs.storage().nbytes(),
                 "expected storages of one size, got ", tensor.storage().nbytes(), " and ",
                 theirs.storage().nbytes(), " bytes");
