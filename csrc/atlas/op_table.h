@@ -59,23 +59,23 @@ namespace hologram {
   X(sqrt, 1, math_sqrt(x), .integers = Integers::promote, .derivative = {"g / (r * 2.0)"})         \
   X(rsqrt, 1, T(1) / math_sqrt(x), .integers = Integers::promote,                                  \
     .derivative = {"g * -0.5 * r ** 3.0"})                                                         \
-  X(exp, 1, math_exp(x), .integers = Integers::promote, .cost = Cost::short_function,              \
-    .derivative = {"g * r"})                                                                       \
-  X(exp2, 1, math_exp2(x), .integers = Integers::promote, .cost = Cost::function,                  \
-    .derivative = {"g * r * log(2.0)"})                                                            \
-  X(expm1, 1, math_expm1(x), .integers = Integers::promote, .cost = Cost::function,                \
-    .derivative = {"g * (r + 1.0)"})                                                               \
+  X(exp, 1, math_exp(x), .integers = Integers::promote, .flags = kOneNan,                          \
+    .cost = Cost::short_function, .derivative = {"g * r"})                                         \
+  X(exp2, 1, math_exp2(x), .integers = Integers::promote, .flags = kOneNan,                        \
+    .cost = Cost::function, .derivative = {"g * r * log(2.0)"})                                    \
+  X(expm1, 1, math_expm1(x), .integers = Integers::promote, .flags = kOneNan,                      \
+    .cost = Cost::function, .derivative = {"g * (r + 1.0)"})                                       \
   X(log, 1, math_log(x), .integers = Integers::promote, .cost = Cost::short_function,              \
     .derivative = {"g / x"})                                                                       \
   X(log2, 1, math_log2(x), .integers = Integers::promote, .cost = Cost::function,                  \
     .derivative = {"g / (x * log(2.0))"})                                                          \
   X(log1p, 1, math_log1p(x), .integers = Integers::promote, .cost = Cost::function,                \
     .derivative = {"g / (x + 1.0)"})                                                               \
-  X(tanh, 1, math_tanh(x), .integers = Integers::promote, .cost = Cost::short_function,            \
-    .derivative = {"g * (1.0 - r * r)"})                                                           \
-  X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .cost = Cost::short_function,      \
-    .derivative = {"g * (1.0 - r) * r"})                                                           \
-  X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
+  X(tanh, 1, math_tanh(x), .integers = Integers::promote, .flags = kOneNan,                        \
+    .cost = Cost::short_function, .derivative = {"g * (1.0 - r * r)"})                             \
+  X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .flags = kOneNan,                  \
+    .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
+  X(erf, 1, math_erf(x), .integers = Integers::promote, .flags = kOneNan, .cost = Cost::function,  \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
   X(sin, 1, math_sin(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"g * cos(x)"})                                                                  \

@@ -184,11 +184,8 @@ class Emitter {
   static std::string half(uint16_t node) { return "h" + number(node); }
   std::string in_half(uint16_t i, const std::string& x) const {
     const Node& node = nodes_[i];
-    // These make a NaN of whatever NaN they are given, and no other one.
-    const bool is_function = node.kind == NodeKind::compute &&
-                             (node.op == Op::exp || node.op == Op::exp2 || node.op == Op::expm1 ||
-                              node.op == Op::tanh || node.op == Op::sigmoid || node.op == Op::erf);
-    if (is_function && node.dtype == DType::bf16) return "hg_bf16_of_result(" + x + ")";
+    const bool has_one_nan = node.kind == NodeKind::compute && op_info(node.op).has(kOneNan);
+    if (has_one_nan && node.dtype == DType::bf16) return "hg_bf16_of_result(" + x + ")";
     return "hg_convert<" + type_text(node.dtype) + ">(" + x + ")";
   }
 
