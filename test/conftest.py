@@ -66,6 +66,8 @@ def left_out() -> dict[str, str]:
             "that make a CUDA kernel assert were left out: it would take "
             f"{name} from the process (test/test_cuda_asserts.py makes such calls)"
         )
+    if torch.cuda.device_count() == 1:
+        found["two_gpus"] = "that need two GPUs were left out: this machine has one"
     return found
 
 

@@ -79,6 +79,19 @@ class TestComputing(HologramTestCase):
             """
         )
 
+    def test_a_strided_value_that_is_stored_as_it_is(self):
+        """With enough elements a group runs operation by operation."""
+        run_beside_the_cpu(
+            """
+            def both(x, y):
+                copied = x[:, ::2] * 1
+                return torch.cat([copied, (copied * (y + 1)).sum(1, keepdim=True)], 1)
+            before = runs()["pieces"]
+            check(both, torch.randn(400, 200), torch.randn(400, 100))
+            assert runs()["pieces"] > before
+            """
+        )
+
     def test_random_numbers(self):
         run_beside_the_cpu(
             """

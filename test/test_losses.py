@@ -432,8 +432,7 @@ class TestTargetsOutOfRange(HologramTestCase):
     def test_the_end_of_a_process_with_one(self):
         run_python(
             """
-            import pytest
-import torch
+            import torch
             logits = torch.randn(6, 5, device="hologram")
             loss = torch.nn.functional.cross_entropy(logits, torch.full((6,), 9).to("hologram"))
             """

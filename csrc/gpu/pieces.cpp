@@ -266,9 +266,13 @@ class Taking {
 // Planned addresses of values, which become places in scratch memory: no memory lies there.
 constexpr uintptr_t kValues = uintptr_t{1} << 60;
 
+// Of a piece that copies: whether to memory of the group's from a dense value, or from memory to a
+// dense place, which is a value or, where that is stored as it is, a dense operand.
+bool is_copied_to_memory(const Piece& piece) {
+  return piece.operands[1].kind == Place::Kind::value;
+}
 const Operand& operand_of_copy(const std::vector<Operand>& operands, const Piece& piece) {
-  const Place& to = piece.operands[0];
-  return operands[to.kind == Place::Kind::operand ? to.index : piece.operands[1].index];
+  return operands[piece.operands[is_copied_to_memory(piece) ? 0 : 1].index];
 }
 size_t element_bytes(const std::vector<Operand>& operands, const Piece& piece) {
   return dtype_size(operand_of_copy(operands, piece).dtype);
@@ -285,7 +289,7 @@ std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes) {
 std::pair<Tensor, Tensor> tensors_of(const std::vector<Operand>& operands, const Piece& piece,
                                      const Binding& binding) {
   const Operand& operand = operand_of_copy(operands, piece);
-  const bool stores = piece.operands[0].kind == Place::Kind::operand;
+  const bool stores = is_copied_to_memory(piece);
   const uint16_t number = piece.operands[stores ? 0 : 1].index;
   Tensor other, dense;
   if (operand.layout == Layout::strided) {
