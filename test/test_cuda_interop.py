@@ -58,8 +58,8 @@ class TestStreams(GpuTestCase):
             self.assertEqual(torch.hologram.current_stream(), mine)
         self.assertEqual(torch.cuda.current_stream(), torch.cuda.default_stream())
         external = torch.cuda.ExternalStream(ours.cuda_stream)
-        with torch.cuda.stream(external):
-            self.assertEqual(torch.hologram.current_stream(), ours)
+        with torch.cuda.stream(external):  # the first of those that share it
+            self.assertEqual(torch.hologram.current_stream().cuda_stream, ours.cuda_stream)
         self.assertEqual(
             torch.hologram.get_stream_from_external(self.stream.cuda_stream).cuda_stream,
             self.stream.cuda_stream,
@@ -274,7 +274,7 @@ class TestGraphs(GpuTestCase):
             with torch.cuda.graph(graph):
                 counter.add_(1)
                 self.assertTrue(torch.hologram.is_current_stream_capturing())
-                with self.assertRaisesRegex(RuntimeError, "cannot be captured into a graph"):
+                with self.assertRaisesRegex(RuntimeError, "cannot be captured into a .*graph"):
                     function()
                 counter.add_(1)
             graph.replay()

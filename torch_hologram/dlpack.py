@@ -86,7 +86,16 @@ def _dlpack(
         raise BufferError("Can't export tensors with layout other than torch.strided")
     extension = (int(DLDeviceType.kDLExtDev), self.device.index)
     target = None if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
-    if target != extension and _C.is_in_stream_order(self.device.index):
+    vendor = vendor_of(self.device.index)
+    places = [_CPU, extension]
+    if vendor is not None and vendor.type == "cuda":
+        places.insert(0, (int(DLDeviceType.kDLCUDA), vendor.index))
+    if target is not None and target not in places:
+        raise BufferError(
+            f"Can't export a {self.device} tensor to DLPack device {_name(target)}, only to "
+            f"{' and '.join(map(_name, places))}"
+        )
+    if target != extension and vendor is not None:
         # torch puts the consumer's stream behind the current one.
         return _tensor_dlpack(
             _C.alias_as_vendor(self),
@@ -114,14 +123,9 @@ def _dlpack(
                 "memory is not the host's"
             )
         exported, copy = self.detach().cpu(), None
-    elif target == extension:
+    else:
         _C.export_tensor(self)
         exported = self
-    else:
-        raise BufferError(
-            f"Can't export a {self.device} tensor to DLPack device {_name(target)}, only to "
-            f"{_name(_CPU)} and {_name(extension)}"
-        )
     old = max_version is None or max_version[0] < 1
     if old and read_only.get("read_only"):
         raise BufferError(

@@ -151,7 +151,8 @@ def _share(tensor: torch.Tensor, target: torch.device, copy: bool | None) -> tor
     if tensor.device.type == "cpu" and _C.is_host_addressable(target.index):
         return _C.alias_from_cpu(tensor, target.index)
     if tensor.device == vendor_of(target.index):
-        return _C.alias_from_vendor(tensor, target.index)
+        shared = _C.alias_from_vendor(tensor, target.index)
+        return shared.clone() if copy else shared
     if copy is False:
         raise ValueError(
             f"{target} cannot share memory on {tensor.device}. Set copy=None or copy=True."
