@@ -40,7 +40,7 @@ CHOSEN = (
 OTHERS = (
     "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect integrations "
     "examples benchmarks tools vendor cuda_driver cuda_driver_faults cuda_driver_interop "
-    "traced_models"
+    "cuda_driver_products traced_models"
 ).split()
 
 
