@@ -730,7 +730,7 @@ class TestProcess(HologramTestCase):
         )
 
     def test_fork_before_a_device_is_used(self):
-        """Importing torch asks nobody which devices there are: the driver is no child's then."""
+        """Importing torch and seeding ask nobody which there are: the driver is no child's then."""
         run_on_cuda(
             """
             import os
@@ -740,10 +740,13 @@ class TestProcess(HologramTestCase):
                     os._exit(call())
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             def use():
-                return int(torch.ones(3, device="hologram").sum().item() != 3)
+                drawn = torch.rand(1, device="hologram")
+                torch.hologram.manual_seed(7)
+                return int(not torch.equal(drawn, torch.rand(1, device="hologram")))
             def refused():
                 text = message(use)
                 return int("Cannot use CUDA in a child of a process that has asked" not in text)
+            torch.manual_seed(7)
             assert "libcuda" not in open("/proc/self/maps").read()
             in_child(use)
             assert torch.hologram.is_available()

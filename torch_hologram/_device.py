@@ -53,8 +53,9 @@ def device_index(device: Device = None, *, optional: bool = True) -> int:
     return _C.current_device()
 
 
-# Seeds asked for before the device was initialised: device index -> seed.
-_pending_seeds: dict[int, int] = {}
+# Seeds asked for before the device was initialised, in order: device index, or None for all
+# devices, which comes first -> seed.
+_pending_seeds: dict[int | None, int] = {}
 _pending_lock = threading.Lock()
 
 
@@ -100,21 +101,24 @@ def lazy_init() -> None:
     if _pending_seeds:
         with _pending_lock:
             for index, seed in _pending_seeds.items():
-                _C.default_generator(index).manual_seed(seed)
+                for each in range(_C.device_count()) if index is None else (index,):
+                    _C.default_generator(each).manual_seed(seed)
             _pending_seeds.clear()
 
 
-def seed_when_initialized(index: int, seed: int) -> None:
-    """Seeds the default generator of a device: now if it is initialised, or else when it is.
+def seed_when_initialized(index: int | None, seed: int) -> None:
+    """Seeds the default generator of a device, or of all: now if it is initialised, else then.
 
-    So ``torch.manual_seed`` at the top of a script does not initialise the device, which would
-    make it unusable in workers forked later.
+    So ``torch.manual_seed`` at the top of a script does not initialise the device, nor ask which
+    devices there are: both would make it unusable in workers forked later.
 
     Raises:
         ValueError: the seed is not a number of 64 bits.
     """
     torch.Generator().manual_seed(seed)  # a wrong seed is an error now, not at the first use
     with _pending_lock:
+        if index is None:
+            _pending_seeds.clear()
         _pending_seeds[index] = seed
     if is_initialized():
         lazy_init()

@@ -80,8 +80,7 @@ def manual_seed(seed: int) -> None:
 
 def manual_seed_all(seed: int) -> None:
     """Seeds the default generators of all devices; see :func:`manual_seed`."""
-    for index in range(_C.device_count()):
-        seed_when_initialized(index, int(seed))
+    seed_when_initialized(None, int(seed))
 
 
 def seed() -> None:
