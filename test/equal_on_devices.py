@@ -16,7 +16,7 @@ import ctypes
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import common_groups
 import torch
@@ -29,8 +29,15 @@ DEVICES = ("hologram:0", "hologram:1")
 SIZES = ("24x48", "3x1031")
 
 
-def observed(program: Callable[[], object]) -> tuple[list[Any], type | None, bool]:
-    """The tensors that a program gives, what it raises, and whether all was the device's own."""
+class Observed(NamedTuple):
+    """What a program did on a device."""
+
+    tensors: list[torch.Tensor]
+    error: type | None
+    own: bool  # without kernels of others
+
+
+def observed(program: Callable[[], object]) -> Observed:
     torch.hologram.manual_seed_all(7)
     torch.hologram.reset_fallback_report()
     results: list[Any] = []
@@ -41,10 +48,12 @@ def observed(program: Callable[[], object]) -> tuple[list[Any], type | None, boo
         error = type(raised)
     torch.hologram.synchronize()
     own = all(row.kind == "native" for row in torch.hologram.fallback_report())
-    return [x.detach().cpu() for x in results], error, own
+    return Observed([x.detach().cpu() for x in results], error, own)
 
 
-def on_each(family: Callable[[], Iterator[Any]], every: int) -> Iterator[tuple[int, list[Any]]]:
+def on_each(
+    family: Callable[[], Iterator[Any]], every: int
+) -> Iterator[tuple[int, list[Observed]]]:
     """What every so many programs of a family do on each of DEVICES, with their numbers."""
     generators = [family() for _ in DEVICES]
     for number in itertools.count():
@@ -91,15 +100,20 @@ def main() -> int:
         common_groups.ROWS, common_groups.COLUMNS = map(int, sizes.split("x"))
         for family in common_groups.FAMILIES:
             for number, (mine, theirs) in on_each(family, arguments.every):
-                if not (mine[2] and theirs[2]):
+                if not (mine.own and theirs.own):
                     others += 1
-                elif mine[1] is not theirs[1]:
-                    wrong.append(f"{family.__name__} {number}, {sizes}: {mine[1]} and {theirs[1]}")
-                elif mine[1] is not None:
+                elif mine.error is not theirs.error:
+                    wrong.append(
+                        f"{family.__name__} {number}, {sizes}: {mine.error} and {theirs.error}"
+                    )
+                elif mine.error is not None:
                     refused += 1
                 else:
                     compared += 1
-                    if len(mine[0]) != len(theirs[0]) or not all(map(equal, mine[0], theirs[0])):
+                    pairs = zip(mine.tensors, theirs.tensors, strict=False)
+                    if len(mine.tensors) != len(theirs.tensors) or not all(
+                        equal(a, b) for a, b in pairs
+                    ):
                         wrong.append(f"{family.__name__} {number}, {sizes}")
     print(f"{compared} programs compared, {others} with kernels of others, {refused} refused")
     print(", ".join(f"{name} {count}" for name, count in runs().items()))
