@@ -17,6 +17,12 @@ ZERO, ONE = torch.device("hologram", 0), torch.device("hologram", 1)
 BOTH_WAYS = ((ZERO, ONE), (ONE, ZERO))
 
 
+def alike() -> bool:
+    """Whether the devices are of one backend, so that what they compute has the same bits."""
+    count = hologram.device_count()
+    return len({hologram.get_device_properties(i).backend for i in range(count)}) == 1
+
+
 class SeveralDevicesTestCase(HologramTestCase):
     """Runs with HOLOGRAM_CPU_DEVICES = DEVICES only. Every test ends with work on every device."""
 

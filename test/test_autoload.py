@@ -26,7 +26,7 @@ NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 def run_alone(program: str) -> None:
     """Where torch finds no GPU: its accelerator would be CUDA."""
-    run_python(program, env={"CUDA_VISIBLE_DEVICES": ""})
+    run_python(program, env={"CUDA_VISIBLE_DEVICES": "", "HOLOGRAM_BACKENDS": "cpu"})
 
 
 @pytest.mark.cuda
@@ -50,7 +50,8 @@ class TestCudaPrograms(TestCase):
 
     def test_by_name_and_by_the_environment(self):
         for imports in ("import torch_hologram, torch", "import torch, torch_hologram"):
-            run_python(f"{imports}\n{COMPUTE}")
+            unset = "import os\nos.environ.pop('HOLOGRAM_BACKENDS', None)\n"
+            run_python(f"{unset}{imports}\n{COMPUTE}")
         run_python(f"import torch\n{COMPUTE}", env={"HOLOGRAM_BACKENDS": "cuda,cpu"})
 
 

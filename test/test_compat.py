@@ -14,7 +14,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from common import BACKEND, BACKENDS, HOST_MEMORY, ROOT, HologramTestCase, run_python
+from common import BACKEND, BACKENDS, GPUS, HOST_MEMORY, ROOT, HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 import torch_hologram as hg
@@ -293,7 +293,10 @@ EXAMPLES = {
         "of(json.loads(tensor_from_dlpack_capsule(e, tensor_to_dlpack(e, t)))['tensor_handle'])",
         [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
     ),
-    "tensor_dlpack_device_type": ("tensor_dlpack_device_type(e)", 1 if HOST_MEMORY else 12),
+    "tensor_dlpack_device_type": (
+        "tensor_dlpack_device_type(e)",
+        1 if HOST_MEMORY else 2 if GPUS else 12,
+    ),
     "tensor_dlpack_device_id": ("tensor_dlpack_device_id(e)", 0),
     "tensor_from_dlpack_capsule": (
         "read(json.loads(tensor_from_dlpack_capsule(e, tensor_to_dlpack(e, tensor_transpose(t))))"

@@ -27,6 +27,7 @@ def run_faulty(program: str) -> str:
 
 @pytest.mark.cuda
 class TestFaults(HologramTestCase):
+    @pytest.mark.whole_gpu
     def test_out_of_memory(self):
         run_faulty(
             """

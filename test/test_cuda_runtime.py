@@ -27,6 +27,7 @@ def run_on_gpu(program: str) -> str:
 
 
 @pytest.mark.cuda
+@pytest.mark.whole_gpu
 class TestMemory(HologramTestCase):
     """Two allocators on one GPU: what lies idle in one serves the other."""
 
@@ -96,6 +97,7 @@ class TestPinnedMemory(HologramTestCase):
 
 
 @pytest.mark.cuda
+@pytest.mark.whole_gpu
 class TestOverlap(HologramTestCase):
     def test_copies_from_pinned_memory_overlap_with_kernels(self):
         run_on_gpu(

@@ -303,7 +303,7 @@ class TestMoreDevicesThanCores(SeveralDevicesTestCase):
         self.assertEqual(len({tuple(x.tolist()) for x in drawn}), 1)
         for index, x in enumerate(torch._foreach_mul(drawn, 2)):
             self.assertEqual(x.device.index, index)
-        chunks = comm.scatter(torch.arange(64), range(64))
+        chunks = comm.scatter(torch.arange(64, device=ZERO), range(64))
         self.assertEqual(comm.gather(chunks, 0, 63).tolist(), list(range(64)))
 
 

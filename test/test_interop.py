@@ -447,6 +447,7 @@ class TestGpuLibraries(HologramTestCase):
         self.stream = torch.cuda.Stream()
         self.slow = lambda: torch.cuda._sleep(200_000_000)  # clock cycles: about 0.1 s
 
+    @pytest.mark.host_memory
     def test_cupy_producer(self):
         import cupy
 
@@ -471,6 +472,7 @@ class TestGpuLibraries(HologramTestCase):
         tensor.zero_()
         self.assertEqual(float(array.sum()), 500500.0)
 
+    @pytest.mark.host_memory
     def test_cuda_tensors(self):
         with torch.cuda.stream(self.stream):
             self.slow()

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import CUDA_KERNELS, HologramTestCase
+from common import CUDA_KERNELS, GPUS, HologramTestCase
 from torch.cuda import _memory_viz
 from torch.testing._internal.common_utils import run_tests
 
@@ -246,8 +246,9 @@ class TestCounts(HologramTestCase):
             torch.hologram.caching_allocator_delete(address)
         with self.assertRaisesRegex(TypeError, "Invalid type for stream argument.*'first'"):
             torch.hologram.caching_allocator_alloc(1000, stream="first")
-        with self.assertRaisesRegex(RuntimeError, "no stream with id 123456"):
-            torch.hologram.caching_allocator_alloc(1000, stream=123456)
+        if not GPUS:  # there a number is the address of a CUDA stream, which nobody can check
+            with self.assertRaisesRegex(RuntimeError, "no stream with id 123456"):
+                torch.hologram.caching_allocator_alloc(1000, stream=123456)
         with self.assertRaisesRegex(ValueError, "expected a stream of hologram:0"):
             torch.hologram.caching_allocator_alloc(1000, stream=torch.Stream(device="cpu"))
 

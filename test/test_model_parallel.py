@@ -12,7 +12,7 @@ import queue
 import threading
 
 import torch
-from multi_device import ONE, ZERO, SeveralDevicesTestCase, in_processes_of_their_own
+from multi_device import ONE, ZERO, SeveralDevicesTestCase, alike, in_processes_of_their_own
 from torch import nn
 from torch.testing._internal.common_utils import parametrize, run_tests
 
@@ -90,15 +90,17 @@ class TestTraining(SeveralDevicesTestCase):
         self.assertLess(losses[-1], losses[0] * 2)
 
     def test_split_model_is_the_same_bit_for_bit(self):
+        # Of a GPU and a CPU the products are those of two libraries.
+        same = self.assertSame if alike() else self.assertClose
         x = torch.randn(8, 1, 8, 8)
         model, split = self.model().to(ZERO), self.split()
         y = model(x.to(ZERO))
         z = split(x.to(ZERO))
-        self.assertSame(z.detach(), y.detach().cpu(), ONE)
+        same(z.detach(), y.detach().cpu(), ONE)
         y.square().sum().backward()
         z.square().sum().backward()
         for a, b in zip(split.parameters(), model.parameters(), strict=True):
-            self.assertSame(a.grad, b.grad.cpu(), a.device)
+            same(a.grad, b.grad.cpu(), a.device)
 
     @parametrize("name", list(OPTIMIZERS))
     def test_optimizers(self, name):

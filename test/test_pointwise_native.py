@@ -16,7 +16,7 @@ import warnings
 import numpy
 import pytest
 import torch
-from common import DELEGATED, HologramTestCase, as_torch
+from common import DELEGATED, GPUS, HologramTestCase, as_torch
 from rows import ROWS
 from rows import SAME_BITS_BINARY as BINARY
 from rows import SAME_BITS_UNARY as UNARY
@@ -419,6 +419,8 @@ class TestShapes(PointwiseTestCase):
             if first != second and (row in UNARY or one(base).shape != two(base).shape):
                 continue
             for form, op in overloads(row).items():
+                if GPUS and form != "functional" and first == "overlapping windows":
+                    continue  # several threads write an element: which is last is not defined
 
                 def on_views(x, y, out, op=op, form=form, one=one, two=two):
                     inputs = [one(x), two(y)][: 1 if row in UNARY else 2]

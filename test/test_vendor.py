@@ -131,6 +131,24 @@ class TestVendor(HologramTestCase):
             """
         )
 
+    def test_results_on_another_device(self):
+        """The third device is the CPU, whose kernels are torch's own; the first two are the
+        vendor's."""
+        run_with_vendor(
+            """
+            library = torch.library.Library("test", "DEF")
+            library.define("moved(Tensor x, *, Device? device) -> Tensor")
+            for key in ("CPU", "MTIA"):
+                library.impl("moved", lambda x, device: x.to(device) + 1, key)
+            for here, there in ((0, 2), (2, 0), (0, 1), (1, 1)):
+                x = torch.arange(5.0, device=f"hologram:{here}")
+                y = torch.ops.test.moved(x * 2, device=torch.device("hologram", there))
+                assert y.device == torch.device("hologram", there), (here, there, y.device)
+                assert (y + y).tolist() == [2, 6, 10, 14, 18], (here, there, y)
+            """,
+            HOLOGRAM_BACKENDS="sim,cpu",
+        )
+
     def test_streams_and_devices(self):
         run_with_vendor(
             """

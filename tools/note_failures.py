@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 # What the device says then, and what torch says.
-LOST = ("device-side assert", "illegal memory access", "cannot be used any more by this process")
+LOST = (
+    "device-side assert triggered",
+    "illegal memory access",
+    "cannot be used any more by this process",
+)
 # Of this process: whether it is a worker, tests that have failed, whether one of them lost the GPU.
 worker = False
 noted: set[str] = set()

@@ -63,6 +63,16 @@ def files_of(subset: str) -> list[str]:
     raise ValueError(f"no subset or file {subset}")
 
 
+def needing_the_gpu(files: list[str]) -> list[str]:
+    """The files with tests that run alone, of files or folders with files."""
+    given = [ROOT / name for name in files if not name.startswith("-")]
+    paths = [
+        path for name in given for path in (name.glob("test_*.py") if name.is_dir() else [name])
+    ]
+    wanted = [path for path in paths if path.is_file() and "mark.whole_gpu" in path.read_text()]
+    return sorted(str(path.relative_to(ROOT)) for path in wanted)
+
+
 def build(architecture: str) -> None:
     """The extension and the kernels of this GPU; raises CalledProcessError."""
     environment = {**os.environ, "HOLOGRAM_BUILD_CUDA": "0"}
@@ -100,7 +110,13 @@ def run(subset: str, processes: int, seconds: float) -> str:
     backends = "cpu" if subset == "marked" else "cuda"
     marked = "cuda" if subset == "marked" else "not full"
     variables = {"HOLOGRAM_BACKENDS": backends, "HOLOGRAM_TEST_FAILURES": str(failed)}
-    line = run_tests(name, ["-m", marked, *files_of(subset)], variables, processes, end)
+    files = files_of(subset)
+    line = run_tests(
+        name, ["-m", f"({marked}) and not whole_gpu", *files], variables, processes, end
+    )
+    if alone := needing_the_gpu(files):
+        parts = ["-m", f"({marked}) and whole_gpu", *alone]
+        line += f"; alone on the GPU: {run_tests(f'{name}.alone', parts, variables, 0, end)}"
     units = [test for test in failures(failed) if test.startswith("test/conformance/")]
     if not units:
         return line

@@ -9,6 +9,7 @@ other, and ``torch.hologram`` is its module.
 
 from __future__ import annotations
 
+import sys as _sys
 import typing as _typing
 from importlib import import_module as _import_module
 from os import environ as _environment
@@ -28,6 +29,8 @@ def _autoload() -> None:
         # the device when torch is there, and its caller wants to see the error.
         return
     if _is_cuda_programs():
+        # So that an import by name, which comes later, runs this file again.
+        del _sys.modules[__name__]
         return
     try:
         _load()

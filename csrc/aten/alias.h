@@ -56,6 +56,10 @@ class AliasFrame {
 
   // For a CPU kernel where the device's target has none. Before the first argument.
   void use_images() { images_only_ = true; }
+  // Whose kernels have the aliases of a device's tensors, and make results that are the device's.
+  const DelegateTarget& target(c10::DeviceIndex device) const {
+    return C10_UNLIKELY(images_only_) ? copying_target() : target_of(device);
+  }
 
   // The alias of a hologram argument, one per tensor: kernels compare operands by identity.
   at::Tensor argument(at::Tensor tensor, bool written = false);
@@ -96,9 +100,6 @@ class AliasFrame {
   };
   const at::Tensor* known_alias(const at::Tensor& tensor, bool written);
   at::Tensor new_alias(const at::Tensor& tensor, bool written);
-  const DelegateTarget& target(c10::DeviceIndex device) const {
-    return C10_UNLIKELY(images_only_) ? copying_target() : target_of(device);
-  }
   c10::Storage alias_storage(const at::Tensor& tensor, bool written);
   c10::Storage image_storage(const at::Tensor& tensor, bool written);
   void map_members(const at::Tensor& tensor);

@@ -112,7 +112,9 @@ class BoxedCall {
           const auto device = value.toDevice();
           if (device.type() == kHologram) {
             requested_ = check_device(device);
-            value = target_for(*requested_).device;
+            target_for(*requested_);
+            // Another one than that of the tensors, where a copy is asked for.
+            value = frame_.target(*requested_).device;
           } else {
             leaves_device_ = true;
           }
