@@ -171,8 +171,8 @@ UNITS = {
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
     "aten/vendor_memory",
-    "runtime": "aten/activity aten/generator aten/guard aten/hooks aten/profile aten/report "
-    "aten/runtime aten/threads",
+    "runtime": "aten/activity aten/device_errors aten/generator aten/guard aten/hooks aten/profile "
+    "aten/report aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
     "folds": "aten/folding aten/reductions aten/row_programs aten/norms aten/channel_norms "
     "aten/rms_norm",
@@ -298,6 +298,8 @@ class build_ext(BuildExtension):
         Where nobody has asked for them, their compiler may be missing.
         """
         command = [sys.executable, "tools/build_kernels.py", str(folder)]
+        if self.inplace and BUILD_CUDA == "":  # for this machine only
+            command += ["--architectures", "native"]
         status = subprocess.run(command, check=False).returncode
         if status != 0 and BUILD_CUDA == "1":
             raise SystemExit("the kernels for CUDA do not compile")

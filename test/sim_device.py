@@ -59,10 +59,10 @@ assert y.sum().item() == 200_000
 # What programs may use: values that the queue works on for some time, and what a call raises.
 PRELUDE = '''
 import torch
-def message(call):
+def message(call, kind=RuntimeError):
     try:
         call()
-    except RuntimeError as error:
+    except kind as error:
         return str(error)
     raise AssertionError("nothing was raised")
 

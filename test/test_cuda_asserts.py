@@ -14,18 +14,27 @@ from torch.testing._internal.common_utils import (
 )
 
 # x has 3 elements, `wrong` is the index 5.
-CALLS = {
-    "index": "x[wrong]",
-    "index_select": "x.index_select(0, wrong)",
-    "gather": "x.gather(0, wrong)",
-    "scatter": "x.scatter(0, wrong, one)",
-    "index_add": "x.index_add(0, wrong, one)",
-    "index_put": "x.index_put((wrong,), one)",
-    "index_fill": "x.index_fill(0, wrong, 1.0)",
-    "take": "x.take(wrong)",
-    "embedding": "F.embedding(wrong, x[:, None])",
-    "a class": "F.nll_loss(torch.zeros(1, 2**24 + 3, device='hologram'), wrong + 2**24)",
-    "no probability": "F.binary_cross_entropy(x, x)",
+CALLS = {  # and what the error names: torch's kernels have the shapes of their tensors
+    "index": ("x[wrong]", "aten::index.Tensor(float32 [3], int64 [1])"),
+    "index_select": ("x.index_select(0, wrong)", "aten::index_select(float32 [3], int64 [1])"),
+    "gather": ("x.gather(0, wrong)", "aten::gather(float32 [3], int64 [1])"),
+    "scatter": (
+        "x.scatter(0, wrong, one)",
+        "aten::scatter.src(float32 [3], int64 [1], ",
+    ),
+    "index_add": (
+        "x.index_add(0, wrong, one)",
+        "aten::index_add(float32 [3], int64 [1], ",
+    ),
+    "index_put": ("x.index_put((wrong,), one)", "aten::_index_put_impl_("),
+    "index_fill": ("x.index_fill(0, wrong, 1.0)", "aten::index_fill_"),
+    "take": ("x.take(wrong)", "aten::take(float32 [3], int64 [1])"),
+    "embedding": ("F.embedding(wrong, x[:, None])", "aten::"),
+    "a class": (
+        "F.nll_loss(torch.zeros(1, 2**24 + 3, device='hologram'), wrong + 2**24)",
+        "aten::nll_loss_forward(float32 [1, 16777219], int64 [1]",
+    ),
+    "no probability": ("F.binary_cross_entropy(x, x)", "aten::binary_cross_entropy(float32 [3], "),
 }
 PROGRAM = """
 import sys, torch
@@ -42,8 +51,9 @@ later = (torch.hologram.synchronize, lambda: x.tolist(), lambda: (x + 1).cpu())
 for use in (call, *later, *later):
     try:
         use()
-    except RuntimeError as error:
+    except torch.AcceleratorError as error:
         assert "device-side assert" in str(error), error
+        assert sys.argv[2] in str(error), error  # which calls it may have been
     else:
         raise AssertionError("nothing was raised")
 assert torch.ones(3).sum() == 3
@@ -54,7 +64,8 @@ assert torch.ones(3).sum() == 3
 class TestAsserts(HologramTestCase):
     @parametrize("name", list(CALLS))
     def test_every_use_says_so(self, name):
-        run_python(PROGRAM, CALLS[name], env={"HOLOGRAM_BACKENDS": "cuda"})
+        call, operator = CALLS[name]
+        run_python(PROGRAM, call, operator, env={"HOLOGRAM_BACKENDS": "cuda"})
 
 
 instantiate_parametrized_tests(TestAsserts)

@@ -123,10 +123,11 @@ class TestLaunches(HologramTestCase):
             y = x * 2
             other = torch.arange(4, device="hologram") + 1
             for _ in range(2):  # whoever reads it hears of it
-                text = message(lambda: y.sum().item())
+                text = message(lambda: y.sum().item(), torch.AcceleratorError)
                 assert "CUDA device 0: the kernel hg_cold_" in text, text
                 assert ("cannot be launched: too many resources requested for launch "
-                        "(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)") in text, text
+                        "(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES), which computes mul, sum of 10 "
+                        "elements") in text, text
             assert other.tolist() == [1, 2, 3, 4]
             y.fill_(3)
             assert y.tolist() == [3.0] * 10 and (x * 2).tolist() == [4.0] * 10
@@ -149,7 +150,7 @@ class TestLaunches(HologramTestCase):
             assert work().tolist() == [12] * 10  # all that it needs is there
             y = work()
             event.record()
-            text = message(torch.hologram.synchronize)
+            text = message(torch.hologram.synchronize, torch.AcceleratorError)
             assert text.startswith(lost + "; it was one of: add"), text
             assert "; mul" in text and text.split("\\n")[0].endswith(end), text
             # Whatever it is used for says so.
@@ -160,7 +161,7 @@ class TestLaunches(HologramTestCase):
                         lambda: torch.sort(kept).values.cpu(),
                         lambda: torch.empty(1 << 28, device="hologram"),
                         lambda: torch.empty(1 << 40, device="hologram")):
-                text = message(use)
+                text = message(use, torch.AcceleratorError)
                 assert "an illegal memory access was encountered" in text, text
                 assert "memory left" not in text and "out of memory" not in text.lower(), text
             # The other device and the host go on.

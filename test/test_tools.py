@@ -16,6 +16,7 @@ import torch
 from common import ROOT
 
 sys.path.append(str(ROOT / "tools"))  # after test/, which has a package of the same name as one
+import build_kernels
 import index_readme
 import mirror
 import test_matrix as matrix
@@ -27,6 +28,18 @@ LISTING = """torch (2.15.0)
 Available versions: 2.15.0, 2.14.1, 2.13.0+cpu, 2.13.0, 2.12.1, 2.12.0, 2.11.0, 2.16.0rc1, 2.9.1
   INSTALLED: 2.13.0+cpu
 """
+
+
+def test_kernels_are_built_for_the_gpus_that_are_there(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    every = list(build_kernels.NUMBERS)
+    assert build_kernels.native() == every  # nobody to ask
+    asked = tmp_path / "nvidia-smi"
+    for said, numbers in (("8.6\n9.0\n8.9\n", [80, 90]), ("10.3\n", [100]), ("7.0\n", every),
+                          ("No devices were found\n", every)):  # fmt: skip
+        asked.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\n")
+        asked.chmod(0o755)
+        assert build_kernels.native() == numbers, said
 
 
 def test_served_versions_are_releases_newest_first() -> None:

@@ -1,13 +1,14 @@
 """Compile the kernels that the package brings for NVIDIA's GPUs.
 
-usage: python tools/build_kernels.py [FOLDER] [--architectures 75,80,90,100,120]
+usage: python tools/build_kernels.py [FOLDER] [--architectures 75,80,90,100,120|native]
 
 Writes FOLDER/torch_hologram/kernels: of each library of kernels, those of common groups
 (tools/common_groups.py) among them, machine code for each architecture,
 LIBRARY.sm_NN.cubin, and PTX of the newest, LIBRARY.compute_NN.ptx. The extension under FOLDER (the
 source tree, if it is not given) has their text. The compiler is nvcc where it is on the PATH, else
 NVRTC of the package nvidia-cuda-nvrtc. No GPU is needed. Files whose text, headers, architecture
-and compiler are those of the last time stay as they are.
+and compiler are those of the last time stay as they are. `native` stands for the GPUs of this
+machine, which are asked by nvidia-smi; all architectures where it does not say.
 """
 
 from __future__ import annotations
@@ -148,6 +149,19 @@ def build(folder: Path, numbers: list[int]) -> list[str]:
     return changed
 
 
+def native() -> list[int]:
+    """Those of this machine's GPUs that kernels can be built for; all where there is none."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return list(NUMBERS)
+    here = {int(line.replace(".", "")) for line in done.stdout.split() if line[0].isdigit()}
+    # A GPU runs the code of an older one of its generation, and is served by it.
+    served = {n for its in here for n in NUMBERS if n // 10 == its // 10 and n <= its}
+    return sorted(served) or list(NUMBERS)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,7 +169,14 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT)
     parser.add_argument("--architectures", default=",".join(map(str, NUMBERS)))
     arguments = parser.parse_args()
-    numbers = [int(number) for number in arguments.architectures.split(",")]
+    try:
+        numbers = (
+            native()
+            if arguments.architectures == "native"
+            else [int(number) for number in arguments.architectures.split(",")]
+        )
+    except ValueError:
+        parser.error(f"--architectures: {arguments.architectures}")
     try:
         changed = build(arguments.folder.resolve(), numbers)
     except CompileError as error:

@@ -15,6 +15,7 @@
 #include <array>
 
 #include "aten/block.h"
+#include "aten/device_errors.h"
 #include "aten/foreign.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -231,9 +232,11 @@ const at::Tensor* AliasFrame::known_alias(const at::Tensor& tensor, bool written
 }
 
 at::Tensor AliasFrame::new_alias(const at::Tensor& tensor, bool written) {
-  auto alias = alias_on(
-      target(tensor.device().index()), tensor,
-      [&](const at::Tensor& part) -> c10::Storage { return alias_storage(part, written); });
+  const DelegateTarget& its = target(tensor.device().index());
+  if (C10_UNLIKELY(!its.is_cpu())) note_vendor_argument(tensor, arguments_.empty());
+  auto alias = alias_on(its, tensor, [&](const at::Tensor& part) -> c10::Storage {
+    return alias_storage(part, written);
+  });
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) {
     map_members(tensor);
   }

@@ -18,6 +18,7 @@
 #include "aten/custom.h"
 #include "aten/delegate.h"
 #include "aten/delegate_target.h"
+#include "aten/device_errors.h"
 #include "aten/dlpack_api.h"
 #include "aten/explain.h"
 #include "aten/foreign.h"
@@ -457,6 +458,7 @@ auto or_python_error(F&& call) {
 [[noreturn]] void raise_failure(const Failure& failure) {
   TORCH_CHECK_WITH(OutOfMemoryError, !failure.out_of_memory, failure.what);
   TORCH_CHECK_INDEX(!failure.out_of_range, failure.what);
+  if (failure.of_device) raise_device_error_again(failure.what);
   TORCH_CHECK(false, failure.what);
 }
 
@@ -550,6 +552,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("clamp_shares_ties") = static_cast<bool>(HOLOGRAM_CLAMP_SHARES_TIES);
   hologram::install_fork_guard();
   hologram::Window::set_raise(&hologram::aten::raise_failure);
+  hologram::set_raise(&hologram::aten::raise_device_error);
   hologram::MemoryPool::set_ask_others(&hologram::aten::empty_vendor_cache);
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();

@@ -11,6 +11,7 @@
 #include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/delegate_target.h"
+#include "aten/device_errors.h"
 #include "aten/generator.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
@@ -38,6 +39,7 @@ class BoxedCall {
     finish_device();
     const DelegateTarget& target = target_for(device_);
     note_delegated(schema_.counter, target);
+    if (C10_UNLIKELY(!target.is_cpu())) note_vendor_call(schema_.counter.name);
     {
       BelowAutograd below;
       const TargetGuard guard(target);

@@ -20,6 +20,7 @@
 #include "aten/below_autograd.h"
 #include "aten/block.h"
 #include "aten/delegate_target.h"
+#include "aten/device_errors.h"
 #include "aten/generator.h"
 #include "aten/record_call.h"
 #include "aten/report.h"
@@ -299,6 +300,7 @@ class QuickKernel<Result(Args...)> final : public c10::OperatorKernel {
       const DelegateTarget& target = target_of(call.device());
       const BelowAutograd below;
       const TargetGuard guard(target);
+      if (C10_UNLIKELY(!target.is_cpu())) note_vendor_call(op_.counter().name);
       const ResultsFromPool results(call.device());
       try {
         return redispatch_(c10::DispatchKeySet(target.key), std::get<Positions>(theirs).get()...);

@@ -67,7 +67,7 @@ const BackendLibrary& library_of(const std::string& name) {
   if (first) {
     try {
       it->second.library = &open_library(name);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       it->second.error = error.what();
     }
   }

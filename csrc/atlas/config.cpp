@@ -113,7 +113,7 @@ Config parse_config(std::optional<std::string_view> backends, std::string_view c
       try {
         const int count = name == "cpu" ? cpu_count : count_devices(name);
         for (int i = 0; i < count; ++i) config.devices.push_back({std::string(name), i, count});
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         if (backends.has_value()) {
           append(missing, "HOLOGRAM_BACKENDS names " + quoted(name) + ", " + error.what());
         } else {

@@ -1,8 +1,27 @@
 #include "atlas/error.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 namespace hologram {
+namespace {
+
+void raise_error(DeviceFault&& fault) {
+  throw DeviceError(fault.what);
+}
+void (*raise_hook)(DeviceFault&&) = &raise_error;
+
+}  // namespace
+
+void raise(DeviceFault fault) {
+  raise_hook(std::move(fault));
+  std::abort();
+}
+
+void set_raise(void (*raise)(DeviceFault&&)) noexcept {
+  raise_hook = raise;
+}
 
 std::string readable_bytes(size_t bytes) {
   static constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

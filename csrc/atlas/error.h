@@ -26,6 +26,26 @@ struct OutOfMemory : Error {
   size_t limit;      // most the device may reserve
 };
 
+// What the runtime of a device says of a call, or of what ran before it.
+struct DeviceFault {
+  std::string what;
+  int status = 0;     // the runtime's
+  bool lost = false;  // the device cannot be used any more by this process
+};
+
+// What all exceptions about a DeviceFault are, beside a std::exception: which one is thrown is not
+// the core's affair.
+struct AboutDevice {
+  virtual ~AboutDevice() = default;
+};
+struct DeviceError : Error, AboutDevice {
+  using Error::Error;
+};
+// Throws what such a fault is reported as, a DeviceError where nobody has said otherwise.
+[[noreturn]] void raise(DeviceFault fault);
+// Once, before a device is asked for. `raise` throws an AboutDevice.
+void set_raise(void (*raise)(DeviceFault&& fault)) noexcept;
+
 // "20.00 MiB (20971520 bytes)"
 std::string readable_bytes(size_t bytes);
 

@@ -88,7 +88,8 @@ std::shared_ptr<const Failure> failure_of(const std::exception& error) {
                              dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
                              dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   return std::make_shared<const Failure>(
-      Failure{error.what(), out_of_memory, kind == Kind::out_of_range});
+      Failure{error.what(), out_of_memory, kind == Kind::out_of_range,
+              dynamic_cast<const AboutDevice*>(&error) != nullptr});
 }
 
 bool covers(const Program& program, uint16_t access) {

@@ -24,6 +24,7 @@ struct Failure {
   std::string what;
   bool out_of_memory = false;
   bool out_of_range = false;
+  bool of_device = false;  // an AboutDevice
 };
 std::shared_ptr<const Failure> failure_of(const std::exception& error);
 

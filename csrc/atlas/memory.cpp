@@ -116,7 +116,9 @@ void* MemoryPool::allocate_scratch(size_t bytes, Queue& queue) {
 }
 
 void MemoryPool::refuse(size_t nbytes) {
-  if (const std::string failure = backend_.failure(); !failure.empty()) throw Error(failure);
+  if (std::string failure = backend_.failure(); !failure.empty()) {
+    raise({.what = std::move(failure), .lost = true});
+  }
   size_t allocated, reserved, limit;
   {
     const std::lock_guard guard(lock_);

@@ -72,7 +72,7 @@ class Backend final : public hologram::Backend {
       size_t free = 0, total = 0;
       const Status status = driver().memory_info(&free, &total);
       if (status == kSuccess || status == kOutOfMemory) return {};
-      return lost_text(gpu_, status);
+      return lost_fault(gpu_, status).what;
     } catch (const std::exception& error) {
       return error.what();
     }

@@ -39,7 +39,7 @@ std::string objection(int ordinal) {
     }
     check_kernels(major, minor);
     return {};
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
 }
@@ -88,9 +88,10 @@ void have_access(const Gpu& gpu, const Gpu& other) {
   }
 }
 
-std::string lost_text(const Gpu& gpu, Status status, const std::string& what) {
-  return "CUDA device " + std::to_string(gpu.ordinal) + ": " + describe(status) + what +
-         ". The device cannot be used any more by this process";
+DeviceFault lost_fault(const Gpu& gpu, Status status, const std::string& what) {
+  return {"CUDA device " + std::to_string(gpu.ordinal) + ": " + describe(status) + what +
+              ". The device cannot be used any more by this process",
+          status, true};
 }
 
 void ContextGuard::enter(const Gpu& gpu, Context current) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "atlas/error.h"
 #include "cuda/driver.h"
 
 namespace hologram::cuda {
@@ -25,7 +26,7 @@ void have_access(const Gpu& gpu, const Gpu& other);
 
 // Of a GPU whose context takes no more work: "CUDA device 0: <status>. The device cannot be used
 // any more by this process". `what` comes behind the status.
-std::string lost_text(const Gpu& gpu, Status status, const std::string& what = {});
+DeviceFault lost_fault(const Gpu& gpu, Status status, const std::string& what = {});
 
 // Of the driver, those that the package can use, by number from 0. Throws Error with the reason
 // why there are none.

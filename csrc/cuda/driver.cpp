@@ -94,8 +94,15 @@ std::string describe(Status status) {
   return std::string(text) + " (" + name + ")";
 }
 
+bool loses_context(Status status) noexcept {
+  constexpr Status kContextIsDestroyed = 709, kAssert = 710, kLaunchTimeout = 702;
+  constexpr Status kIllegalAddress = 700, kHardwareStackError = 714, kLaunchFailed = 719;
+  return status == kIllegalAddress || status == kLaunchTimeout || status == kContextIsDestroyed ||
+         status == kAssert || (status >= kHardwareStackError && status <= kLaunchFailed);
+}
+
 void fail(Status status, const char* what) {
-  throw Error(std::string(what) + " failed: " + describe(status));
+  raise({std::string(what) + " failed: " + describe(status), status, loses_context(status)});
 }
 
 }  // namespace hologram::cuda

@@ -113,7 +113,10 @@ void check_process();
 // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
 std::string describe(Status status);
 
-// Throws Error: "<what> failed: <status>".
+// Whether the context takes no more work after it.
+bool loses_context(Status status) noexcept;
+
+// Raises a DeviceFault: "<what> failed: <status>".
 [[noreturn]] void fail(Status status, const char* what);
 inline void check(Status status, const char* what) {
   if (status != kSuccess) [[unlikely]]

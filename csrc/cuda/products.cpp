@@ -111,7 +111,7 @@ lt::Handle ProductContext::handle() {
       lt::check(library.create(&made), "cublasLtCreate");
       description_ = "cublasLt " + lt::version_text();
       handle_ = made;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       description_ = "cublasLt cannot be used: " + std::string(error.what());
     }
   });

@@ -26,6 +26,16 @@ Address address_of(const void* memory) {
   return reinterpret_cast<Address>(memory);
 }
 
+// ", which computes add, mul of 10 and 20 elements"
+std::string described(const Batch& batch, std::span<const Binding> bindings) {
+  constexpr size_t kMostCounts = 4;
+  std::string text = ", which computes " + operation_names(batch) + " of ";
+  for (size_t i = 0; i < std::min(bindings.size(), kMostCounts); ++i) {
+    text += (i == 0 ? "" : " and ") + std::to_string(bindings[i].count);
+  }
+  return text + (bindings.size() > kMostCounts ? " and more elements" : " elements");
+}
+
 }  // namespace
 
 Mark::Mark(const Gpu& gpu, bool with_timing) : gpu_(gpu), with_timing_(with_timing) {
@@ -126,7 +136,12 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
         run_on_cpu(code, i, pass.bindings());
       }
     } catch (const std::exception& error) {
-      pass.fail(error);
+      if (dynamic_cast<const AboutDevice*>(&error) == nullptr || pass.is_call()) {
+        pass.fail(error);
+      } else {
+        pass.fail(
+            DeviceError(error.what() + described(compiled->plan.batches[i], pass.bindings())));
+      }
     }
   }
   Released released;
@@ -224,7 +239,8 @@ void Queue::launch(const gpu::Kernel& kernel, Function function, unsigned blocks
       driver_.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream_, parameters, nullptr);
   if (status == kSuccess) [[likely]]
     return;
-  throw Error(name() + ": the kernel " + kernel.name + " cannot be launched: " + describe(status));
+  raise({name() + ": the kernel " + kernel.name + " cannot be launched: " + describe(status),
+         status, loses_context(status)});
 }
 
 // What ran before on the stream has used it by then.
@@ -242,8 +258,9 @@ Address Queue::scratch(size_t bytes) {
 
 void Queue::transferred(Status status, const char* what, size_t bytes) {
   if (status == kSuccess) return;
-  throw Error(name() + ": a " + what + " of " + std::to_string(bytes) +
-              " bytes failed: " + describe(status));
+  raise({name() + ": a " + what + " of " + std::to_string(bytes) +
+             " bytes failed: " + describe(status),
+         status, loses_context(status)});
 }
 
 Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction direction) {
@@ -398,9 +415,9 @@ bool Queue::done(Ticket ticket) noexcept {
     if (ticket <= done_.load(std::memory_order_relaxed)) return true;
     if (captured()) return false;  // no event says so
     ask(ticket, released);
-  } catch (const std::exception& error) {  // nothing comes to an end any more
+  } catch (const std::exception&) {  // nothing comes to an end any more
     const std::lock_guard lock(mutex_);
-    if (error_.empty()) error_ = error.what();
+    if (error_ == nullptr) error_ = std::current_exception();
     note_done(last_, released);
   }
   return ticket <= done_.load(std::memory_order_acquire);
@@ -420,7 +437,7 @@ void Queue::wait(Ticket ticket) {
   const std::lock_guard lock(mutex_);
   if (status != kSuccess) lost(status);
   note_done(reached.ticket, released);
-  if (!error_.empty()) throw Error(std::exchange(error_, {}));
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 // Of what has just been enqueued. A stream of somebody else's may be gone when it is asked for.
@@ -513,7 +530,7 @@ void Queue::lost(Status status) {
       text += (named++ == 0 ? "; it was one of: " : "; ") + describe_pass(*its.compiled, i);
     }
   }
-  throw Error(lost_text(gpu_, status, text));
+  raise(lost_fault(gpu_, status, text));
 }
 
 }  // namespace hologram::cuda

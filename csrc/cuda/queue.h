@@ -141,7 +141,7 @@ class Queue final : public hologram::Queue {
   Staging staging_;  // of tables
   Products products_;
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
-  std::string error_;              // that nobody has been told of
+  std::exception_ptr error_;       // that nobody has been told of
   std::atomic<Ticket> done_{0};
 };
 

@@ -135,7 +135,7 @@ TEST(memory_of_a_lost_device_is_not_said_to_be_exhausted) {
   Fixture f;
   f.backend.refuse = true;
   f.backend.why = "the device is lost";
-  CHECK_THROWS(f.pool.allocate(4 * kMiB), Error, "the device is lost");
+  CHECK_THROWS(f.pool.allocate(4 * kMiB), DeviceError, "the device is lost");
   CHECK_EQ(f.pool.stats().num_ooms, 0);
   f.backend.why.clear();
   CHECK_THROWS(f.pool.allocate(4 * kMiB), OutOfMemory, "");
