@@ -24,7 +24,8 @@ enum OpFlags : uint8_t {
   kInvolution = 4,   // f(f(x)) = x
   kPredicate = 8,    // the result is b8: T(1) or T(0) in the compute type of the operands
   kCondition = 16,   // the first operand is b8, T(1) or T(0) in that of the others
-  kOneNan = 32,      // computed of floats, whatever NaN is given becomes the result's one NaN
+  kQuotient = 32,    // x / y, rounded
+  kForBf16 = 64,     // csrc/gpu/dialect/functions.h has a form for numbers that bf16 has
 };
 
 // Dtypes a group computes in f32, rounding each result; and all that order has a meaning for.

@@ -37,7 +37,8 @@ namespace hologram {
     .identity = 1.0, .cost = Cost::arithmetic, .integer_cost = Cost::function, .fold = "prod",     \
     .scan = "cumprod", .derivative = {"g * y", "g * x"})                                           \
   X(div, 2, x / y, .dtypes = kFloating, .integers = Integers::promote, .numbers = Numbers::kept,   \
-    .identity = 1.0, .cost = Cost::arithmetic, .derivative = {"g / y", "-g * ((x / y) / y)"})      \
+    .flags = kQuotient, .identity = 1.0, .cost = Cost::arithmetic,                                 \
+    .derivative = {"g / y", "-g * ((x / y) / y)"})                                                 \
   X(maximum, 2, select(is_nan(x), x, select(x > y, x, y)), .dtypes = kNumeric,                     \
     .flags = kIdempotent, .identity = -kInfinity, .exact = Exact::always, .fold = "amax",          \
     .derivative = {"where(x < y, 0.0, where(x == y, g * 0.5, g))",                                 \
@@ -59,28 +60,28 @@ namespace hologram {
   X(sqrt, 1, math_sqrt(x), .integers = Integers::promote, .derivative = {"g / (r * 2.0)"})         \
   X(rsqrt, 1, T(1) / math_sqrt(x), .integers = Integers::promote,                                  \
     .derivative = {"g * -0.5 * r ** 3.0"})                                                         \
-  X(exp, 1, math_exp(x), .integers = Integers::promote, .flags = kOneNan,                          \
-    .cost = Cost::short_function, .derivative = {"g * r"})                                         \
-  X(exp2, 1, math_exp2(x), .integers = Integers::promote, .flags = kOneNan,                        \
-    .cost = Cost::function, .derivative = {"g * r * log(2.0)"})                                    \
-  X(expm1, 1, math_expm1(x), .integers = Integers::promote, .flags = kOneNan,                      \
-    .cost = Cost::function, .derivative = {"g * (r + 1.0)"})                                       \
+  X(exp, 1, math_exp(x), .integers = Integers::promote, .cost = Cost::short_function,              \
+    .derivative = {"g * r"})                                                                       \
+  X(exp2, 1, math_exp2(x), .integers = Integers::promote, .cost = Cost::function,                  \
+    .derivative = {"g * r * log(2.0)"})                                                            \
+  X(expm1, 1, math_expm1(x), .integers = Integers::promote, .cost = Cost::function,                \
+    .derivative = {"g * (r + 1.0)"})                                                               \
   X(log, 1, math_log(x), .integers = Integers::promote, .cost = Cost::short_function,              \
     .derivative = {"g / x"})                                                                       \
   X(log2, 1, math_log2(x), .integers = Integers::promote, .cost = Cost::function,                  \
     .derivative = {"g / (x * log(2.0))"})                                                          \
   X(log1p, 1, math_log1p(x), .integers = Integers::promote, .cost = Cost::function,                \
     .derivative = {"g / (x + 1.0)"})                                                               \
-  X(tanh, 1, math_tanh(x), .integers = Integers::promote, .flags = kOneNan,                        \
-    .cost = Cost::short_function, .derivative = {"g * (1.0 - r * r)"})                             \
-  X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .flags = kOneNan,                  \
+  X(tanh, 1, math_tanh(x), .integers = Integers::promote, .cost = Cost::short_function,            \
+    .derivative = {"g * (1.0 - r * r)"})                                                           \
+  X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .flags = kForBf16,                 \
     .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
-  X(erf, 1, math_erf(x), .integers = Integers::promote, .flags = kOneNan, .cost = Cost::function,  \
+  X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
-  X(sin, 1, math_sin(x), .integers = Integers::promote, .cost = Cost::function,                    \
-    .derivative = {"g * cos(x)"})                                                                  \
-  X(cos, 1, math_cos(x), .integers = Integers::promote, .cost = Cost::function,                    \
-    .derivative = {"g * -sin(x)"})                                                                 \
+  X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16,                         \
+    .cost = Cost::function, .derivative = {"g * cos(x)"})                                          \
+  X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16,                         \
+    .cost = Cost::function, .derivative = {"g * -sin(x)"})                                         \
   X(pow, 2, math_pow(x, y), .numbers = Numbers::parameter, .identity = 1.0,                        \
     .cost = Cost::function,                                                                        \
     .derivative = {"where(is_number(y), where(y == 0.0, 0.0, g * (x ** (y - 1.0) * y)),"           \

@@ -182,10 +182,26 @@ class Emitter {
            node.kind != NodeKind::pick && is_rounded(nodes_, i, steps_.operands, type_);
   }
   static std::string half(uint16_t node) { return "h" + number(node); }
+  // Whether a function is of numbers that bf16 has, is rounded to it and has a form for that
+  // (dialect/functions.h).
+  bool has_bf16_form(const Node& node) const {
+    const NodeKind kind = nodes_[node.a].kind;
+    const bool is_held =
+        kind == NodeKind::load || kind == NodeKind::cast || kind == NodeKind::compute;
+    return type_ == ComputeType::f32 && node.dtype == DType::bf16 &&
+           op_info(node.op).has(kForBf16) && is_held && nodes_[node.a].dtype == DType::bf16;
+  }
+  // Whether a NaN would be one that arithmetic has made, or a function: not one of memory.
+  bool is_result(const Node& node) const {
+    return node.kind == NodeKind::compute && op_info(node.op).exact == Exact::no;
+  }
   std::string in_half(uint16_t i, const std::string& x) const {
     const Node& node = nodes_[i];
-    const bool has_one_nan = node.kind == NodeKind::compute && op_info(node.op).has(kOneNan);
-    if (has_one_nan && node.dtype == DType::bf16) return "hg_bf16_of_result(" + x + ")";
+    const Node& from = node.kind == NodeKind::cast ? nodes_[node.a] : node;
+    const bool is_own = &from == &node || from.dtype == own_dtype(type_);
+    if (is_result(from) && is_own && node.dtype == DType::bf16) {
+      return "hg_bf16_of_result(" + x + ")";
+    }
     return "hg_convert<" + type_text(node.dtype) + ">(" + x + ")";
   }
 
@@ -261,6 +277,14 @@ class Emitter {
                                               : operand(node.a) + "[" + place_in(node.a) + "]");
         break;
       case NodeKind::compute: {
+        if (has_bf16_form(node)) {
+          x = std::string("math_") + op_info(node.op).name + "_bf16(" + use(node.a) + ")";
+          break;
+        }
+        if (is_by_divisor(i)) {
+          x = "hg_divided(" + use(node.a) + ", d" + number(node.b) + ")";
+          break;
+        }
         const int arity = op_info(node.op).arity;
         x = apply(node.op, own_, use(node.a), use(arity > 1 ? node.b : node.a),
                   use(arity > 2 ? node.c : node.a));
@@ -269,7 +293,7 @@ class Emitter {
       case NodeKind::cast: x = use(node.a); break;
       case NodeKind::position: x = own_ + "(" + place(node.b == kColumns ? 'c' : 'm') + ")"; break;
       case NodeKind::random: x = drawn(i); break;
-      case NodeKind::pick: return emit_pick(i);
+      case NodeKind::pick: emit_pick(i); return emit_divisor(i);
       default: return;
     }
     if (is_in_half(i)) {
@@ -277,6 +301,21 @@ class Emitter {
     } else {
       line("const " + own_ + " " + value(i) + " = " + rounded(i, x) + ";");
     }
+    emit_divisor(i);
+  }
+
+  // Whether elements of a row are divided by what the row has one of.
+  bool is_by_divisor(uint16_t i) const {
+    const Node& node = nodes_[i];
+    return step_.skeleton == Skeleton::rows && type_ == ComputeType::f32 &&
+           node.kind == NodeKind::compute && op_info(node.op).has(kQuotient) && is_of_elements(i) &&
+           !is_of_elements(node.b) && nodes_[node.b].kind != NodeKind::immediate;
+  }
+  void emit_divisor(uint16_t i) {
+    const bool is_one = std::ranges::any_of(
+        nodes_where(nodes_, [&](const Node&, uint16_t k) { return is_by_divisor(k); }),
+        [&](uint16_t k) { return nodes_[k].b == i; });
+    if (is_one) line("const hg_divisor d" + number(i) + " = hg_divisor_of(" + use(i) + ");");
   }
 
   // The element of the row in the column that the row says: computed there.
@@ -357,6 +396,10 @@ class Emitter {
                          from.kind == NodeKind::compute;
     if (to == DType::bf16 && from.dtype == to && is_held && type_ == ComputeType::f32) {
       return "hg_bf16_of_held(" + x + ")";
+    }
+    if (to == DType::bf16 && type_ == ComputeType::f32 && from.dtype == DType::f32 &&
+        is_result(from)) {
+      return "hg_bf16_of_result(" + x + ")";
     }
     return to == own_dtype(type_) ? x : "hg_convert<" + type_text(to) + ">(" + x + ")";
   }
@@ -580,6 +623,7 @@ class Emitter {
         return is_row_fold(node) && turns_[i] == turn + 1;
       });
       if (!folds.empty()) pass(folds, {});
+      for (const uint16_t i : folds) emit_divisor(i);
     }
     if (!of_elements.empty()) pass({}, of_elements);
     if (!of_rows.empty()) {
@@ -616,14 +660,7 @@ class Emitter {
       of_one_class(folds, stored, [&](uint16_t i) {
         const Op op = nodes_[i].op;
         if (is_warp()) return push(i, op, value(i) + "c", "first");
-        has_shared_ = true;
-        line("if (HG_LANE == 0) shared[HG_WARP_ID] = " + value(i) + "c;");
-        line("HG_SYNC();");
-        open("for (hg_u32 g = 0; g < " + at_once + " && (first + g) * " + of_class + " < " +
-             columns + "; ++g)");
-        push(i, op, "shared[g]", "first + g");
-        close();
-        line("HG_SYNC();");
+        join_warps(i, columns, of_class, at_once);
       });
       close();
       for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
@@ -635,6 +672,30 @@ class Emitter {
       of_one_class(folds, stored, [&](uint16_t i) { line(value(i) + " = " + value(i) + "c;"); });
       close();
     }
+  }
+
+  // Joins neighbours of the results of a block's warps, from class `first` on: what has none on its
+  // right stays. All threads have the whole, and push it.
+  void join_warps(uint16_t i, const std::string& columns, const std::string& of_class,
+                  const std::string& at_once) {
+    const Op op = nodes_[i].op;
+    const std::string x = value(i) + "c";
+    has_shared_ = true;
+    line("if (HG_LANE == 0) shared[HG_WARP_ID] = " + x + ";");
+    line("HG_SYNC();");
+    line(x + " = shared[HG_LANE < " + at_once + " ? HG_LANE : 0u];");
+    line("HG_UNROLL");
+    open("for (hg_u32 k = 1u; k < HG_WARP; k <<= 1)");
+    line("const " + own_ + " other = hg_shfl_xor(" + x + ", k);");
+    line("const bool is_low = (HG_LANE & k) == 0u;");
+    line("const " + own_ + " low = is_low ? " + x + " : other;");
+    line("const hg_u32 right = (HG_LANE | k) & ~(k - 1u);");
+    line("const bool is_there = right < " + at_once + " && (first + right) * " + of_class + " < " +
+         columns + ";");
+    line(x + " = is_there ? " + join(op, "low", "is_low ? other : " + x) + " : low;");
+    close();
+    push(i, op, x, "first / (" + at_once + ")");
+    line("HG_SYNC();");
   }
 
   // A warp's, from `begin` to `end`. take(i) emits what takes the result of a fold, v<i>c.

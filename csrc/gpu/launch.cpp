@@ -139,6 +139,9 @@ class Planning {
     }
   }
 
+  // That leave no processor of a large GPU long without work, where threads have much of it.
+  int64_t full_threads() const { return 4 * target_.enough_threads; }
+
   // So many threads, in blocks of the usual size.
   void spread_threads(Work& work, int64_t threads) const {
     const int64_t most = target_.threads / kWarp;
@@ -189,7 +192,7 @@ class Planning {
     Variant variant = this->variant();
     variant.several = classes_of_row() > 1 && !target_.cold;
     variant.vectors = has_row_vectors(steps_.list[step]);
-    const bool is_few = row_count() * kWarp < target_.enough_threads;
+    const bool is_few = row_count() * kWarp < full_threads();
     if (folds && is_few && variant.several) variant.team = Team::block;
     Work work;
     work.threads = row_count();
@@ -224,7 +227,7 @@ class Planning {
     const int64_t of_thread = variant.vectors ? accumulators_of(steps_.compute_type) / kWarp : 1;
     // A part is a power of two of chunks, so that joined it is a part of the whole tree.
     const int64_t chunks = divided_up(binding_.rows, kFoldRows);
-    const int64_t parts_wanted = divided_up(target_.enough_threads * of_thread, results);
+    const int64_t parts_wanted = divided_up(full_threads() * of_thread, results);
     int64_t part_chunks = kLeastChunks;
     while (divided_up(chunks, part_chunks) > parts_wanted) part_chunks *= 2;
     work.parts = divided_up(chunks, part_chunks);

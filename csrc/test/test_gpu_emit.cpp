@@ -350,7 +350,7 @@ TEST(gpu_launches_fold_down_in_parts) {
   const Addresses addresses(2);
   const auto few = code.launches(bind_rows(addresses, {1, 64, 10}));
   CHECK_EQ(few.list.size(), size_t{1});
-  const auto wide = code.launches(bind_rows(addresses, {1, 3000, 300'000}));
+  const auto wide = code.launches(bind_rows(addresses, {1, 3000, 3'000'000}));
   CHECK_EQ(wide.list.size(), size_t{1});
   const auto tall = code.launches(bind_rows(addresses, {1, 100'000, 100}));
   // Each thread makes one of some chunks; many threads join these.

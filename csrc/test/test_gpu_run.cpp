@@ -443,6 +443,54 @@ TEST(gpu_run_normalisation) {
   }
 }
 
+// Rows that are divided by a number of theirs, which a kernel multiplies by in f64: of any bits.
+TEST(gpu_run_divided_rows) {
+  for (const char* prelude : kPreludes) {
+    Random random(50);
+    Runs runs(prelude);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Shape shape : {Shape{1, 300, 130}, {2, 40, 257}, {1, 5, 7000}}) {
+        RowBuilder b(ComputeType::f32);
+        const DType f = DType::f32;
+        const uint16_t x = b.load(b.operand(f)), y = b.load(b.spread(f, kRows));
+        const uint16_t most = b.fold(Op::maximum, b.load(b.operand(f)));
+        b.store(b.op(Op::div, dtype, x, y), b.operand(dtype));
+        b.store(b.op(Op::div, dtype, x, most), b.operand(dtype));
+        Scene scene = scene_of(b.group, shape, random);
+        for (const uint16_t operand : {uint16_t{0}, uint16_t{1}, uint16_t{2}}) {
+          Memory& memory = scene.memory[scene.place[operand]];
+          auto* const words = static_cast<uint32_t*>(static_cast<void*>(memory.data));
+          for (size_t i = 0; i < memory.size / sizeof *words; ++i) {
+            const uint32_t bits = static_cast<uint32_t>(random());
+            words[i] = random() % 4 == 0 ? bits & 0x81ffffffu : bits;  // and denormal ones
+          }
+        }
+        runs.add(b.group, std::move(scene), shape);
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
+// Functions that are computed in another way where a number of bf16 comes of one: of all of them.
+TEST(gpu_run_functions_of_every_bf16) {
+  Runs runs("cuda");
+  Random random(51);
+  for (int i = 0; i < kOpCount; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (!op_info(op).has(kForBf16)) continue;
+    Builder b(ComputeType::f32);
+    b.store(b.op(op, DType::bf16, b.load(b.operand(DType::bf16))), b.operand(DType::bf16));
+    Scene scene = make_scene(b.group, {1 << 16}, random);
+    auto* const values =
+        static_cast<uint16_t*>(static_cast<void*>(scene.memory[scene.place[0]].data));
+    for (uint32_t i = 0; i < 1u << 16; ++i) values[i] = static_cast<uint16_t>(i);
+    runs.add(b.group, std::move(scene));
+  }
+  CHECK(runs.count() > 0);
+  CHECK(runs.check());
+}
+
 // Partial results of partial results: of rows of many classes, and of many rows.
 TEST(gpu_run_folds_of_many) {
   Random random(49);

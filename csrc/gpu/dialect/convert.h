@@ -176,6 +176,27 @@ HG_DEV hg_bf16 hg_bf16_of_result(float x) {
 #endif
 }
 
+// x / y for many x. No quotient of two floats is nearer to the middle between two others, or
+// between two denormal ones, than 2^-49 of itself without being it, so that the error of f64, at
+// most 2^-52, does not change how it is rounded.
+#if HG_HAS_F64
+typedef double hg_divisor;
+HG_DEV hg_divisor hg_divisor_of(float y) {
+  return 1.0 / static_cast<double>(y);
+}
+HG_DEV float hg_divided(float x, hg_divisor divisor) {
+  return static_cast<float>(static_cast<double>(x) * divisor);
+}
+#else
+typedef float hg_divisor;
+HG_DEV hg_divisor hg_divisor_of(float y) {
+  return y;
+}
+HG_DEV float hg_divided(float x, hg_divisor divisor) {
+  return x / divisor;
+}
+#endif
+
 // A number rounded to a half dtype, in float again.
 HG_DEV float hg_round_f16(float x) {
   return hg_f16_to_float(hg_float_to_f16(x));

@@ -25,6 +25,14 @@ HG_DEV float hg_scale(float y, float n_bits) {
   return y * power * hg_as_f32(static_cast<hg_u32>(n - half + 127) << 23);
 }
 
+// The same where n is at most 0 and y is within 2^±30: the power of two is 2^64 too large.
+HG_DEV float hg_power_down(float n_bits) {
+  return hg_as_f32((hg_as_u32(n_bits) << 23) + (191u << 23));
+}
+HG_DEV float hg_scale_down(float y, float power) {
+  return y * power * 5.421010862427522e-20f;
+}
+
 // The same where y and the result are normal.
 HG_DEV float hg_scale_normal(float y, float n_bits) {
   return hg_as_f32(hg_as_u32(y) + (hg_as_u32(n_bits) << 23));
@@ -98,8 +106,9 @@ HG_DEV float math_sigmoid(float x) {
   const hg_exp_parts parts = hg_exp_of(-(a > 104.0f ? 104.0f : a));
   const float y = 1.0f + parts.t;
   // exp(-|x|), and what it lacks.
-  const float e = hg_scale(y, parts.n_bits);
-  const float e_low = hg_scale(parts.t - (y - 1.0f), parts.n_bits);
+  const float power = hg_power_down(parts.n_bits);
+  const float e = hg_scale_down(y, power);
+  const float e_low = hg_scale_down(parts.t - (y - 1.0f), power);
   const float d = 1.0f + e;
   const float d_low = (e - (d - 1.0f)) + e_low;
   const float top = x < 0.0f ? e : 1.0f, top_low = x < 0.0f ? e_low : 0.0f;
@@ -211,6 +220,32 @@ HG_DEV float math_sin(float x) {
 HG_DEV float math_cos(float x) {
   if (!(hg_fabs(x) <= 131072.0f)) return hg_large_cos(x);
   return hg_sine(x, 1u);
+}
+
+// Functions of a number that bf16 has, for results that are rounded to it: after that they are
+// those of the functions above, which every such number has been tried for
+// (csrc/test/test_gpu_run.cpp). What keeps a result within 1.5 ulp of a float is left out.
+HG_DEV float math_sigmoid_bf16(float x) {
+  const float a = hg_fabs(x);
+  const hg_exp_parts parts = hg_exp_of(-(a > 104.0f ? 104.0f : a));
+  const float e = hg_scale_down(1.0f + parts.t, hg_power_down(parts.n_bits));
+  return (x < 0.0f ? e : 1.0f) * hg_inverse(1.0f + e);
+}
+HG_DEV float hg_sine_bf16(float x, hg_u32 quarter) {
+  const float t = hg_fma(x, 0.63661975f, 12582912.0f);
+  const float n = t - 12582912.0f;
+  const float r = hg_fma(n, -7.5497894e-08f, hg_fma(n, -1.5707963f, x));
+  const hg_u32 turn = hg_as_u32(t) + quarter;
+  const float z = r * r;
+  const float s = r * hg_polynomial(z, 1.0f, -0.16666654f, 0.008332098f, -0.00019506023f);
+  const float c = hg_polynomial(z, 1.0f, -0.5f, 0.04166664f, -0.001388713f, 2.4412086e-05f);
+  return hg_as_f32(hg_as_u32((turn & 1u) != 0 ? c : s) ^ ((turn & 2u) << 30));
+}
+HG_DEV float math_sin_bf16(float x) {
+  return hg_fabs(x) <= 131072.0f ? hg_sine_bf16(x, 0u) : hg_large_sin(x);
+}
+HG_DEV float math_cos_bf16(float x) {
+  return hg_fabs(x) <= 131072.0f ? hg_sine_bf16(x, 1u) : hg_large_cos(x);
 }
 
 #define HG_EXACT(T)                  \
