@@ -239,8 +239,9 @@ class TestRules(HologramTestCase):
                 steps(n)
                 times[n].append((time.thread_time() - start) / n)
         self.assertLess(min(times[2000]), 3 * min(times[200]))
-        # No pairs of views. A GPU's plan has its launches, too.
-        self.assertLess(hologram.stream_stats()["plan_bytes"], 2200 * (800 if GPUS else 400))
+        # No pairs of views. On a GPU each group of about 25 operations counts 4 KiB, and each of
+        # its nodes 64 bytes, for its code.
+        self.assertLess(hologram.stream_stats()["plan_bytes"], 2200 * (900 if GPUS else 400))
         fused = steps(2000)
         with hologram.eager():
             self.assertEqual(fused, steps(2000), rtol=0, atol=0)

@@ -554,6 +554,7 @@ PYBIND11_MODULE(_C, m) {
   hologram::Window::set_raise(&hologram::aten::raise_failure);
   hologram::set_raise(&hologram::aten::raise_device_error);
   hologram::MemoryPool::set_ask_others(&hologram::aten::empty_vendor_cache);
+  hologram::aten::offer_idle_memory();
   hologram::aten::register_pointwise();
   hologram::aten::register_delegates();
   hologram::aten::guard_foreign_operators();

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 
-#include "aten/vendor_memory.h"
 #include "atlas/backend.h"
 
 namespace hologram::aten {
@@ -50,7 +49,6 @@ DelegateTarget make_target(const DeviceProperties& properties) {
   }
   if (!has(*vendor)) return target;
   at::globalContext().lazyInitDevice(vendor->type());
-  offer_idle_memory(properties);
   target.kind = Kind::launched;
   target.device = *vendor;
   target.key = c10::computeDispatchKey(std::nullopt, c10::kStrided, *vendor);

@@ -25,8 +25,10 @@ struct Operand {
   int64_t dims = 0;
   std::array<int64_t, kMostSizes> sizes{};  // the first ones
 
-  explicit Operand(const at::Tensor& tensor) : dtype(tensor.scalar_type()), dims(tensor.dim()) {
+  explicit Operand(const at::Tensor& tensor) : dtype(tensor.scalar_type()) {
+    if (tensor.is_nested()) return;  // it has no sizes
     const auto all = tensor.unsafeGetTensorImpl()->sizes();
+    dims = static_cast<int64_t>(all.size());
     std::copy_n(all.begin(), std::min(all.size(), kMostSizes), sizes.begin());
   }
   Operand() = default;

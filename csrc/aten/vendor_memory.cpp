@@ -8,7 +8,6 @@
 
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "atlas/device.h"
@@ -82,14 +81,10 @@ bool empty_vendor_cache(const DeviceProperties& properties) noexcept {
   }
 }
 
-void offer_idle_memory(const DeviceProperties& properties) {
-  if (properties.vendor != "cuda") return;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    if (Callbacks* const all = callbacks()) {
-      all->Register("hologram", [] { return std::make_unique<IdleMemory>(); });
-    }
-  });
+void offer_idle_memory() {
+  if (Callbacks* const all = callbacks()) {
+    all->Register("hologram", [] { return std::make_unique<IdleMemory>(); });
+  }
 }
 
 std::optional<c10::CachingDeviceAllocator::DeviceStats> vendor_stats(

@@ -14,9 +14,8 @@ namespace hologram::aten {
 // is none, or nobody has used it.
 bool empty_vendor_cache(const DeviceProperties& properties) noexcept;
 
-// Has torch's allocators ask ours, as far as they can be told; the device has just been made.
-// More than once is once.
-void offer_idle_memory(const DeviceProperties& properties);
+// Has torch's allocators ask ours, as far as they can be told. Once.
+void offer_idle_memory();
 
 // What torch's allocator holds of the same device; none where there is none or nobody has used it.
 std::optional<c10::CachingDeviceAllocator::DeviceStats> vendor_stats(

@@ -107,8 +107,8 @@ Function Kernels::find_in(Library& library, const std::string& name) {
     const Status status = driver().load_module(&library.module, library.image->data());
     if (status != kSuccess) {
       library.module = nullptr;
-      throw Error("the kernels in " + library.image->path() +
-                  " cannot be loaded: " + describe(status));
+      raise({"the kernels in " + library.image->path() + " cannot be loaded: " + describe(status),
+             status, loses_context(status)});
     }
   }
   Function function = nullptr;
