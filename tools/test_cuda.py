@@ -208,7 +208,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--subset", nargs="+", default=["chosen"])
-    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--processes", type=int, default=min(15, os.cpu_count() or 1))
     parser.add_argument("--minutes", type=float, default=4, help="for all subsets together")
     parser.add_argument("--no-build", action="store_true")
     arguments = parser.parse_args()
