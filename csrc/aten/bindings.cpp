@@ -28,6 +28,7 @@
 #include "aten/memory_trace.h"
 #include "aten/pointwise.h"
 #include "aten/profile.h"
+#include "aten/python_flush.h"
 #include "aten/python_methods.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
@@ -358,15 +359,7 @@ void bind(py::module_& m) {
     start_capture(checked(index), std::move(skipped));
   });
   m.def("end_capture", [](int64_t index) { return end_capture(checked(index)); });
-  // Of the current device, if any has been used.
-  m.def(
-      "flush_current",
-      [] {
-        if (is_initialized() && !in_forked_child()) {
-          hologram::device(check_device(-1)).channels().flush(FlushReason::user);
-        }
-      },
-      py::call_guard<py::gil_scoped_release>());
+  bind_flush(m);
   m.def("recording", &Window::recording);
   m.def("set_recording", &Window::set_recording);
   m.def("contracting", &Window::contracting);

@@ -199,14 +199,19 @@ Block* make_block(MemoryPool& pool, c10::DeviceIndex device, const Allocation& t
   return block;
 }
 
-Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
-  const Allocation taken = or_out_of_memory(device, [&](Channels& channels) {
-    return pool.allocate(nbytes, current_queue(channels, device));
-  });
+// `queue`: of what uses the bytes first; see current_queue().
+Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device,
+                          const Queue* queue) {
+  const Allocation taken =
+      or_out_of_memory(device, [&](Channels&) { return pool.allocate(nbytes, queue); });
   if (memory_traced()) {
     trace_allocation(device, taken.data);
   }
   return taken;
+}
+Allocation allocate_bytes(MemoryPool& pool, size_t nbytes, c10::DeviceIndex device) {
+  Channels& channels = hologram::device(device).channels();
+  return allocate_bytes(pool, nbytes, device, current_queue(channels, device));
 }
 
 // The device that this thread's CPU allocations are taken from; -1: none.
@@ -597,6 +602,14 @@ static c10::Storage storage_of(c10::DataPtr bytes, size_t nbytes, bool resizable
 
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device) {
   return storage_of(allocate_block(nbytes, device), nbytes, /*resizable=*/true);
+}
+
+c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device, const Window& window) {
+  auto& pool = device_memory(device);
+  auto* const block =
+      make_block(pool, device, allocate_bytes(pool, nbytes, device, window.queue()), nbytes);
+  block->born = window.open_program();
+  return storage_of(data_of(block, device), nbytes, /*resizable=*/true);
 }
 
 c10::Storage make_boundary_storage(int class_index, size_t nbytes, c10::DeviceIndex device) {

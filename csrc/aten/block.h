@@ -79,6 +79,8 @@ c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device);
 
 // A fresh, resizable hologram storage of nbytes.
 c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device);
+// For the result of what a window records next.
+c10::Storage make_storage(size_t nbytes, c10::DeviceIndex device, const Window& window);
 
 // A fresh storage of 1..12,288 bytes in one class of the boundary pool, not resizable. Throws
 // hologram::Error where the class has no room.

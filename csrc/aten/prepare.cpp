@@ -376,10 +376,9 @@ bool prepare(const OperandRules& rules, at::ArrayRef<Argument> in, const Tensor*
 // Without sizes yet.
 static Tensor make_unwritten(Window& window, size_t nbytes, caffe2::TypeMeta dtype,
                              c10::DeviceIndex device) {
-  auto out = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(nbytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
-  block_of(out.storage().data_ptr())->born = window.open_program();
-  return out;
+  return at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(nbytes, device, window), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      dtype);
 }
 
 Tensor make_result(Window& window, c10::IntArrayRef sizes, c10::ScalarType type,

@@ -109,16 +109,18 @@ class Queue {
   // False while somebody captures its stream into a graph: what it would be given became part of
   // that, and ran whenever the graph does. It throws Error then, with what it was.
   virtual bool takes_work() { return true; }
-  // Throws Error where it takes none, with what it is: memory is handed out and work is ordered
-  // when it is recorded, not when a graph runs.
   void check_takes_work(const char* what) {
     if (!takes_work()) [[unlikely]]
-      throw Error(
-          std::string(what) +
-          " on a hologram device cannot be captured into a graph, as the current stream is. "
-          "Compute it before the capture begins. What can be captured are kernels of other "
-          "libraries that are given the address of a tensor, and the vendor's kernels on "
-          "tensors that share its memory");
+      refuse_work(what);
+  }
+  // Throws Error where it takes none, with what it is: memory is handed out and work is ordered
+  // when it is recorded, not when a graph runs.
+  [[noreturn]] static void refuse_work(const char* what) {
+    throw Error(std::string(what) +
+                " on a hologram device cannot be captured into a graph, as the current stream is. "
+                "Compute it before the capture begins. What can be captured are kernels of other "
+                "libraries that are given the address of a tensor, and the vendor's kernels on "
+                "tensors that share its memory");
   }
 
   // Kernels of the vendor (DeviceProperties::vendor) that are launched on this stream from the

@@ -100,8 +100,8 @@ inline void Window::record_some(size_t instructions, EachBlock&& each_block, App
 }
 
 void Window::record(std::span<const Operands> list, size_t temporaries, Check* check) {
-  if (!alone_) [[unlikely]]
-    queue_.check_takes_work(code_name(list.front().code));
+  if (!alone_ && !queue_.takes_work()) [[unlikely]]
+    queue_.refuse_work(code_name(list.front().code));
   const auto each_block = [&](auto&& look_at) {
     for (const Operands& operands : list) {
       look_at(operands.out.block);
@@ -121,8 +121,8 @@ void Window::record(std::span<const Operands> list, size_t temporaries, Check* c
 }
 
 void Window::record(CallOperands& call) {
-  if (!alone_) [[unlikely]]
-    queue_.check_takes_work(call.name);
+  if (!alone_ && !queue_.takes_work()) [[unlikely]]
+    queue_.refuse_work(call.name);
   const auto each_block = [&](auto&& look_at) {
     for (const Range& range : call.reads) look_at(range.block);
     for (const Range& range : call.writes) look_at(range.block);

@@ -121,6 +121,9 @@ class Window {
   // The same of a call, whose body is taken.
   void record(CallOperands& call);
 
+  // Of what it runs: who asks for memory for it. Null where the device has one queue for all.
+  const Queue* queue() const noexcept { return alone_ ? nullptr : &queue_; }
+
   // The number that a block allocated now is born with.
   uint64_t open_program() const noexcept { return open_.load(std::memory_order_relaxed); }
 

@@ -55,24 +55,25 @@ const cpu::CompiledGroup& Code::on_cpu(size_t pass) const {
   return *code;
 }
 
-std::shared_ptr<const Ready> Code::ready(size_t pass, std::span<const Binding> bindings) const {
-  {
-    const std::lock_guard guard(mutex_);
-    for (const ReadyCode& its : recent_[pass].list) {
-      if (its->prepared.fits(bindings)) return its;
-    }
+std::shared_ptr<const Ready> Code::ready_if_known(
+    size_t pass, std::span<const Binding> bindings) const noexcept {
+  const std::lock_guard guard(recent_lock_);
+  for (const ReadyCode& its : recent_[pass].list) {
+    if (its == nullptr) break;
+    if (its->prepared.fits(bindings)) return its;
   }
+  return nullptr;
+}
+
+std::shared_ptr<const Ready> Code::ready(size_t pass, std::span<const Binding> bindings) const {
+  if (ReadyCode known = ready_if_known(pass, bindings)) return known;
   ReadyCode made = make_ready(pass, bindings);
   if (made == nullptr) return made;
   ReadyCode forgotten;  // not under the lock
-  const std::lock_guard guard(mutex_);
+  const std::lock_guard guard(recent_lock_);
   Recent& recent = recent_[pass];
-  if (recent.list.size() < Recent::kMost) {
-    recent.list.push_back(made);
-  } else {
-    forgotten = std::exchange(recent.list[recent.oldest], made);
-    recent.oldest = (recent.oldest + 1) % Recent::kMost;
-  }
+  forgotten = std::exchange(recent.list[recent.oldest], made);
+  recent.oldest = (recent.oldest + 1) % recent.list.size();
   return made;
 }
 

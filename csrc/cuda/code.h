@@ -1,6 +1,7 @@
 // A plan for a GPU: each group as launches of precompiled kernels.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "atlas/queue.h"
+#include "atlas/spin_lock.h"
 #include "cpu/compiled_group.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
@@ -50,6 +52,9 @@ class Code final : public PlanCode {
   // Null where there are no kernels for it, or its numbers do not fit: then the CPU runs it.
   // Thread-safe. Throws OutOfMemory, Error.
   std::shared_ptr<const Ready> ready(size_t pass, std::span<const Binding> bindings) const;
+  // Null as well where a run of the shape has not been asked for lately. Calls no driver.
+  std::shared_ptr<const Ready> ready_if_known(size_t pass,
+                                              std::span<const Binding> bindings) const noexcept;
   // The same without memory for values in between.
   std::shared_ptr<const Ready> ready_without_pieces(size_t pass,
                                                     std::span<const Binding> bindings) const;
@@ -65,8 +70,7 @@ class Code final : public PlanCode {
   };
   // What passes have been run with lately.
   struct Recent {
-    static constexpr size_t kMost = 8;
-    std::vector<ReadyCode> list;
+    std::array<ReadyCode, 8> list;  // null behind the last one
     size_t oldest = 0;
   };
 
@@ -81,8 +85,9 @@ class Code final : public PlanCode {
   Constants& constants_;
   std::vector<Forms> forms_;  // both null for a call
   size_t bytes_ = 0;
-  mutable std::mutex mutex_;
-  mutable std::vector<Recent> recent_;
+  mutable SpinLock recent_lock_;
+  mutable std::vector<Recent> recent_;  // guarded by recent_lock_
+  mutable std::mutex mutex_;            // of all below
   mutable std::unordered_map<const gpu::Kernel*, Loaded> loaded_;
   // Made when they are first asked for.
   mutable std::vector<std::unique_ptr<const cpu::CompiledGroup>> on_cpu_;

@@ -94,7 +94,7 @@ DeviceFault lost_fault(const Gpu& gpu, Status status, const std::string& what) {
           status, true};
 }
 
-void ContextGuard::enter(const Gpu& gpu, Context current) {
+void LaunchGuard::enter(const Gpu& gpu, Context current) {
   if (current == nullptr) return check(driver_.set_context(gpu.context), "cuCtxSetCurrent");
   check(driver_.push_context(gpu.context), "cuCtxPushCurrent");
   pushed_ = true;

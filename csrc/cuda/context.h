@@ -33,32 +33,52 @@ DeviceFault lost_fault(const Gpu& gpu, Status status, const std::string& what = 
 const std::vector<int>& usable_gpus();
 
 // Makes a GPU's context the calling thread's for as long as it lives, and for good where the thread
-// has none, as torch does. Costs a look where it is already. What is called meanwhile does not
-// disturb a graph that somebody captures: it has nothing to do with his streams.
-class ContextGuard {
+// has none, as torch does. Costs a look where it is already. Enough for launches.
+class LaunchGuard {
  public:
-  explicit ContextGuard(const Gpu& gpu) : driver_(driver()) {
+  explicit LaunchGuard(const Gpu& gpu) : driver_(driver()) {
     Context current = nullptr;
     check(driver_.current_context(&current), "cuCtxGetCurrent");
     if (current != gpu.context) [[unlikely]]
       enter(gpu, current);
-    driver_.exchange_capture_mode(&mode_);
   }
-  ~ContextGuard() {
-    driver_.exchange_capture_mode(&mode_);
+  ~LaunchGuard() {
     Context popped = nullptr;
     if (pushed_) [[unlikely]]
       driver_.pop_context(&popped);
   }
-  ContextGuard(const ContextGuard&) = delete;
-  ContextGuard& operator=(const ContextGuard&) = delete;
+  LaunchGuard(const LaunchGuard&) = delete;
+  LaunchGuard& operator=(const LaunchGuard&) = delete;
 
  private:
   void enter(const Gpu& gpu, Context current);
 
   const Driver& driver_;
   bool pushed_ = false;
+};
+
+// For calls that would disturb a graph that somebody captures, such as an allocation: they have
+// nothing to do with his streams.
+class CaptureGuard {
+ public:
+  CaptureGuard() : driver_(driver()) { driver_.exchange_capture_mode(&mode_); }
+  ~CaptureGuard() { driver_.exchange_capture_mode(&mode_); }
+  CaptureGuard(const CaptureGuard&) = delete;
+  CaptureGuard& operator=(const CaptureGuard&) = delete;
+
+ private:
+  const Driver& driver_;
   CaptureMode mode_ = CaptureMode::relaxed;  // then that of the thread before
+};
+
+// For any calls.
+class ContextGuard {
+ public:
+  explicit ContextGuard(const Gpu& gpu) : context_(gpu) {}
+
+ private:
+  const LaunchGuard context_;
+  const CaptureGuard capture_;
 };
 
 // For good, where the thread has none: libraries of the vendor's that are called next ask for one.

@@ -123,15 +123,18 @@ bool Queue::takes_work() {
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
   const Code& code = static_cast<const Code&>(*compiled->code);
-  const ContextGuard guard(gpu_);
+  const LaunchGuard guard(gpu_);
   if (captured()) refuse_capture(describe_pass(*compiled, 0));
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
       if (pass.is_call()) {
+        const CaptureGuard capture;
         const FloatModeGuard mode(frame.program().float_mode);
         pass.call_on_copies(*this);
-      } else if (!pass.bindings().empty() && !run_kernels(code, i, pass.bindings())) {
+      } else if (!pass.bindings().empty() && !run_known(code, i, pass.bindings()) &&
+                 !run_kernels(code, i, pass.bindings())) {
+        const CaptureGuard capture;
         const FloatModeGuard mode(frame.program().float_mode);
         run_on_cpu(code, i, pass.bindings());
       }
@@ -160,13 +163,35 @@ void Queue::run_on_cpu(const Code& code, size_t pass, std::span<const Binding> b
   }
 }
 
+void Queue::count_run(Form form) noexcept {
+  std::atomic<uint64_t>& runs = form == Form::emitted  ? runs_by_emitted
+                                : form == Form::pieces ? runs_by_pieces
+                                                       : runs_by_cold;
+  runs.fetch_add(1, std::memory_order_relaxed);
+}
+
+// What has run before with this shape, if all that it takes beside launches is there; false, with
+// nothing enqueued, elsewhere.
+bool Queue::run_known(const Code& code, size_t pass, std::span<const Binding> bindings) {
+  const std::shared_ptr<const Ready> ready = code.ready_if_known(pass, bindings);
+  if (ready == nullptr || ready->prepared.table_bytes() != 0) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ready->prepared.scratch_bytes() > scratch_bytes_) return false;
+    launch_all(*ready, bindings, scratch_);
+  }
+  count_run(ready->form);
+  return true;
+}
+
 // False, with nothing enqueued, where there are no kernels for it.
 bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
+  const CaptureGuard capture;
   std::shared_ptr<const Ready> ready;
   // With nothing enqueued where it throws OutOfMemory.
   const auto run = [&] {
     if (ready == nullptr) ready = code.ready(pass, bindings);
-    if (ready != nullptr) launch_all(*ready, bindings);
+    if (ready != nullptr) make_room_and_launch(*ready, bindings);
   };
   try {
     try {
@@ -181,24 +206,28 @@ bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> 
     run();
   }
   if (ready == nullptr) return false;
-  std::atomic<uint64_t>& runs = ready->form == Form::emitted  ? runs_by_emitted
-                                : ready->form == Form::pieces ? runs_by_pieces
-                                                              : runs_by_cold;
-  runs.fetch_add(1, std::memory_order_relaxed);
+  count_run(ready->form);
   return true;
 }
 
 // Throws OutOfMemory with nothing enqueued.
-void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings) {
+void Queue::make_room_and_launch(const Ready& ready, std::span<const Binding> bindings) {
   const gpu::Prepared& prepared = ready.prepared;
-  std::array<Address, gpu::kMostBuffers> addresses;
-  std::array<void*, gpu::kMostBuffers> parameters;
-  std::array<std::byte, gpu::kMostParameterBytes> bytes;
   Released released;
   const std::lock_guard lock(mutex_);
   const Address memory = scratch(prepared.scratch_bytes() + prepared.table_bytes());
   const Address tables = memory + prepared.scratch_bytes();
   if (prepared.table_bytes() != 0) send_tables(prepared, bindings, tables, released);
+  launch_all(ready, bindings, memory);
+}
+
+// `memory`: for what is between the launches, and for the tables behind it.
+void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory) {
+  std::array<Address, gpu::kMostBuffers> addresses;
+  std::array<void*, gpu::kMostBuffers> parameters;
+  std::array<std::byte, gpu::kMostParameterBytes> bytes;
+  const gpu::Prepared& prepared = ready.prepared;
+  const Address tables = memory + prepared.scratch_bytes();
   const Loaded* loaded = ready.loaded.data();
   for (const gpu::Prepared::Launch& its : prepared.launches()) {
     const size_t count = its.arguments.size();
@@ -512,6 +541,7 @@ void Queue::keep(const std::shared_ptr<const Compiled>& compiled, Ticket ticket)
 // Lets go of what is done where nobody asks; looks less often the more there is to do.
 void Queue::tidy(Released& released) noexcept {
   if (submitted_.size() + recorded_.size() < most_kept_) return;
+  const CaptureGuard capture;
   try {
     mark_behind(last_);
     look(released);

@@ -105,8 +105,11 @@ class Queue final : public hologram::Queue {
   void run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool captured() const;
   [[noreturn]] void refuse_capture(const std::string& what) const;
+  static void count_run(Form form) noexcept;
+  bool run_known(const Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
-  void launch_all(const Ready& ready, std::span<const Binding> bindings);
+  void make_room_and_launch(const Ready& ready, std::span<const Binding> bindings);
+  void launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
   void launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
