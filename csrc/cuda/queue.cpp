@@ -117,7 +117,7 @@ void Queue::refuse_capture(const std::string& what) const {
 
 bool Queue::takes_work() {
   if (stream_ == nullptr) return true;
-  const ContextGuard guard(gpu_);
+  const LaunchGuard guard(gpu_);
   return !captured();
 }
 
