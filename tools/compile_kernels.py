@@ -86,7 +86,7 @@ class Text:
         text = self.path.read_text()
         if listed := re.match(r"// kernels: (.+)\n", text):
             return listed[1].split()
-        return re.findall(r"^HG_(?:KERNEL|MOVE_[A-Z_]+)\((\w+),", text, flags=re.M)
+        return re.findall(r"^HG_(?:KERNEL|KERNEL_OF|MOVE_[A-Z_]+)\((\w+),", text, flags=re.M)
 
     def usages(self, architecture: str) -> list[Usage]:
         return list(self.compiled[architecture].kernels.values())

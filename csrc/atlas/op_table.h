@@ -82,7 +82,7 @@ namespace hologram {
     .cost = Cost::function, .derivative = {"g * cos(x)"})                                          \
   X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16,                         \
     .cost = Cost::function, .derivative = {"g * -sin(x)"})                                         \
-  X(pow, 2, math_pow(x, y), .numbers = Numbers::parameter, .identity = 1.0,                        \
+  X(pow, 2, math_pow(x, y), .numbers = Numbers::parameter, .flags = kForBf16, .identity = 1.0,     \
     .cost = Cost::function,                                                                        \
     .derivative = {"where(is_number(y), where(y == 0.0, 0.0, g * (x ** (y - 1.0) * y)),"           \
                    " where(y == 0.0, 0.0, g * (y * x ** (y - 1.0))))",                             \

@@ -187,11 +187,15 @@ class Emitter {
   // Whether a function is of numbers that bf16 has, is rounded to it and has a form for that
   // (dialect/functions.h).
   bool has_bf16_form(const Node& node) const {
-    const NodeKind kind = nodes_[node.a].kind;
-    const bool is_held =
-        kind == NodeKind::load || kind == NodeKind::cast || kind == NodeKind::compute;
-    return type_ == ComputeType::f32 && node.dtype == DType::bf16 &&
-           op_info(node.op).has(kForBf16) && is_held && nodes_[node.a].dtype == DType::bf16;
+    if (type_ != ComputeType::f32 || node.dtype != DType::bf16) return false;
+    if (!op_info(node.op).has(kForBf16)) return false;
+    for (int k = 0; k < op_info(node.op).arity; ++k) {
+      const Node& from = nodes_[argument_of(node, k)];
+      const bool is_held = from.kind == NodeKind::load || from.kind == NodeKind::cast ||
+                           from.kind == NodeKind::compute;
+      if (!is_held || from.dtype != DType::bf16) return false;
+    }
+    return true;
   }
   // Whether a NaN would be one that arithmetic has made, or a function: not one of memory.
   bool is_result(const Node& node) const {
@@ -280,7 +284,8 @@ class Emitter {
         break;
       case NodeKind::compute: {
         if (has_bf16_form(node)) {
-          x = std::string("math_") + op_info(node.op).name + "_bf16(" + use(node.a) + ")";
+          x = std::string("math_") + op_info(node.op).name + "_bf16(" + use(node.a) +
+              (op_info(node.op).arity > 1 ? ", " + use(node.b) : "") + ")";
           break;
         }
         if (is_by_divisor(i)) {
@@ -633,9 +638,7 @@ class Emitter {
       for (const uint16_t store : of_rows) emit_store(nodes_[store]);
       close();
     }
-    std::string text;
-    if (has_shared_)
-      text += "  HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")\n";
+    std::string text = has_shared_ ? shared_text() : "";
     if (is_warp()) {
       text += "  const " + index_ + " r = " + index_ +
               "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("r");
@@ -643,6 +646,11 @@ class Emitter {
       text += "  const " + index_ + " r = HG_BID;\n";
     }
     body_ = text + row_places() + body_;
+  }
+
+  // A number of each warp of a block.
+  std::string shared_text() const {
+    return "  HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")\n";
   }
 
   // Over the elements of a row, by classes.
@@ -662,7 +670,8 @@ class Emitter {
       of_one_class(folds, stored, [&](uint16_t i) {
         const Op op = nodes_[i].op;
         if (is_warp()) return push(i, op, value(i) + "c", "first");
-        join_warps(i, columns, of_class, at_once);
+        join_warps(i, columns, of_class);
+        push(i, op, value(i) + "c", "first / (HG_BDIM / HG_WARP)");
       });
       close();
       for (const uint16_t i : folds) pop_all(i, nodes_[i].op, value(i));
@@ -677,9 +686,9 @@ class Emitter {
   }
 
   // Joins neighbours of the results of a block's warps, from class `first` on: what has none on its
-  // right stays. All threads have the whole, and push it.
-  void join_warps(uint16_t i, const std::string& columns, const std::string& of_class,
-                  const std::string& at_once) {
+  // right stays. All threads have the whole.
+  void join_warps(uint16_t i, const std::string& columns, const std::string& of_class) {
+    const std::string at_once = "HG_BDIM / HG_WARP";
     const Op op = nodes_[i].op;
     const std::string x = value(i) + "c";
     has_shared_ = true;
@@ -696,7 +705,6 @@ class Emitter {
          columns + ";");
     line(x + " = is_there ? " + join(op, "low", "is_low ? other : " + x) + " : low;");
     close();
-    push(i, op, x, "first / (" + at_once + ")");
     line("HG_SYNC();");
   }
 
@@ -876,7 +884,7 @@ class Emitter {
 
   // ---- classes ----
 
-  // A warp for each class of each row, a partial result each.
+  // A warp for each class of some of a row, which the warps of a block join: a partial result.
   void classes() {
     depth_ = 1;
     const auto folds = folds_of_step();
@@ -886,18 +894,18 @@ class Emitter {
     const std::string of_class = number(static_cast<uint64_t>(class_elements(type_))) + "u";
     const std::string columns = parameter(Parameter::Kind::columns);
     const std::string parts = parameter(Parameter::Kind::parts);
-    line("const " + index_ + " begin = t % " + parts + " * " + of_class + ";");
+    line("const " + index_ + " first = t % " + parts + " * (HG_BDIM / HG_WARP);");
+    line("const " + index_ + " begin = (first + HG_WARP_ID) * " + of_class + ";");
     line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
          of_class + " : " + columns + ";");
-    of_one_class(folds, {}, [](uint16_t) {});
-    open("if (HG_LANE == 0)");
+    of_one_class(folds, {}, [&](uint16_t i) { join_warps(i, columns, of_class); });
+    open("if (HG_LID == 0)");
     for (size_t k = 0; k < folds.size(); ++k) {
       line(part(static_cast<uint16_t>(k)) + "[t] = " + value(folds[k]) + "c;");
     }
     close();
-    body_ = "  const " + index_ + " t = " + index_ +
-            "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("t") + "  const " +
-            index_ + " r = t / " + parts + ";\n" + row_places() + body_;
+    body_ = shared_text() + "  const " + index_ + " t = HG_BID;\n  const " + index_ + " r = t / " +
+            parts + ";\n" + row_places() + body_;
   }
 
   // ---- folds over rows ----
@@ -1040,7 +1048,7 @@ class Emitter {
     if (!loads.empty()) {
       each([&] {
         for (const uint16_t which : loads) {
-          line(std::string("hg_load_") + (variant_.vectors ? "few" : "each") + "(x" +
+          line(std::string("hg_load_") + (variant_.vectors ? "few_once" : "each") + "(x" +
                operand(which) + "[u], " + operand(which) + " + (" + first_place(which) + "));");
         }
       });
@@ -1548,7 +1556,8 @@ class Emitter {
     if (variant_.many) {
       text += of_many(type_of, is_written);
     } else {
-      text += std::string("HG_KERNEL(") + kPlaceholder;
+      text += std::string(most_of_block() == 0 ? "HG_KERNEL(" : "HG_KERNEL_OF(") + kPlaceholder;
+      if (most_of_block() != 0) text += ", " + number(most_of_block());
       for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
         const Buffer& its = kernel_.buffers[i];
         text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") +
@@ -1566,6 +1575,18 @@ class Emitter {
     kernel_.name = name.data();
     kernel_.text = replaced(std::move(text), kPlaceholder, kernel_.name);
     return std::move(kernel_);
+  }
+
+  // Threads of a block, of what keeps many elements in registers: without that a compiler leaves
+  // room for as many threads as there can be, and has few elements on their way. 0: of any block.
+  unsigned most_of_block() const {
+    if (variant_.joins) return 0;
+    switch (step_.skeleton) {
+      case Skeleton::rows: return is_warp() ? kMostThreads : most_threads(type_);
+      case Skeleton::classes:
+      case Skeleton::fold_down: return kMostThreads;
+      default: return 0;
+    }
   }
 
   // A kernel whose arguments lie in the rows of a table, under the names that the body has for

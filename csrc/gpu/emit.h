@@ -33,7 +33,8 @@ struct Variant {
   bool operator==(const Variant&) const = default;
 };
 
-inline constexpr unsigned kWarp = 32;  // threads
+inline constexpr unsigned kWarp = 32;          // threads
+inline constexpr unsigned kMostThreads = 256;  // of a block that is not for a row
 // Of a block for a row: functions of f64 take twice the registers.
 constexpr unsigned most_threads(ComputeType type) {
   return type == ComputeType::f64 ? 512 : 1024;

@@ -213,8 +213,17 @@ class Planning {
     Work work;
     work.rows = binding_.rows;
     work.parts = classes_of_row();
-    work.threads = row_count() * work.parts;
-    spread_threads(work, work.threads * kWarp);
+    if (target_.cold) {
+      work.threads = row_count() * work.parts;
+      spread_threads(work, work.threads * kWarp);
+    } else {
+      // Power of two, so that what a block joins is a part of the whole tree.
+      int64_t warps = 1;
+      while (warps < work.parts && 2 * warps * kWarp <= target_.threads) warps *= 2;
+      work.block = kWarp * static_cast<unsigned>(warps);
+      work.parts = divided_up(work.parts, warps);
+      work.blocks = row_count() * work.parts;
+    }
     folds_in_parts(step, variant, work, row_count());
   }
 
@@ -370,6 +379,7 @@ void check(const Group& group, const Target& target) {
                           (node.dtype == DType::f32 || node.dtype == DType::f64));
   }
   require(target.has_f64 || !has_f64, "it has no f64");
+  if (target.threads > kMostThreads) throw Error("a target of too large blocks");
 }
 
 void append(std::vector<std::byte>& to, uint64_t number) {

@@ -19,8 +19,8 @@ namespace hologram::gpu {
 // What a backend knows of its devices.
 struct Target {
   bool has_f64 = true;
-  bool cold = false;       // run by the cold kernels (gpu/cold.h): nothing is to be compiled
-  unsigned threads = 256;  // of a block, where nothing else says how many
+  bool cold = false;  // run by the cold kernels (gpu/cold.h): nothing is to be compiled
+  unsigned threads = kMostThreads;  // of a block, where nothing else says how many
   // With fewer threads than these a fold goes through partial results.
   int64_t enough_threads = 1 << 16;
   // Numbers of elements beyond it have 64 bits; above it there is room for a block's last thread.

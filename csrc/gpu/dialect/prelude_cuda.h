@@ -31,6 +31,13 @@ typedef unsigned int hg_atomic_u32;
 #define HG_BUF(T, name, index) T* name
 #define HG_PARAM(T, name, index) const T name
 #define HG_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+// Of blocks of so many threads at most.
+#if defined(HG_EMULATED)
+#define HG_KERNEL_OF(name, threads, ...) HG_KERNEL(name, __VA_ARGS__)
+#else
+#define HG_KERNEL_OF(name, threads, ...) \
+  extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
+#endif
 
 #define HG_LID (threadIdx.x)
 #define HG_BID (blockIdx.x)
@@ -62,6 +69,30 @@ HG_DEV hg_u32 hg_shfl_xor(hg_u32 v, hg_u32 mask) {
 }
 HG_DEV hg_u32 hg_shfl_down(hg_u32 v, hg_u32 n) {
   return __shfl_down_sync(0xffffffffu, v, n);
+}
+
+// Past the first-level cache, where it would take the place of what is read again.
+HG_DEV hg_u32x4 hg_load_once(const hg_u32x4* p) {
+#if defined(HG_EMULATED)
+  return *p;
+#else
+  hg_u32x4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+#endif
+}
+HG_DEV hg_u32x2 hg_load_once(const hg_u32x2* p) {
+#if defined(HG_EMULATED)
+  return *p;
+#else
+  hg_u32x2 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(p));
+  return v;
+#endif
 }
 
 // Of numbers; convert.h sees to NaN. One instruction each; cuda_fp16.h, which has a name for it,

@@ -46,6 +46,7 @@ typedef metal::atomic_uint hg_atomic_u32;
                    metal::uint3 hg_bid_ [[threadgroup_position_in_grid]],                \
                    metal::uint3 hg_bdim_ [[threads_per_threadgroup]],                    \
                    metal::uint3 hg_gdim_ [[threadgroups_per_grid]])
+#define HG_KERNEL_OF(name, threads, ...) HG_KERNEL(name, __VA_ARGS__)
 
 #define HG_LID (hg_lid_.x)
 #define HG_BID (hg_bid_.x)
@@ -64,6 +65,13 @@ HG_DEV float hg_as_f32(hg_u32 bits) {
 // The upper half of a product.
 HG_DEV hg_u32 hg_mul_high(hg_u32 x, hg_u32 y) {
   return metal::mulhi(x, y);
+}
+
+HG_DEV hg_u32x4 hg_load_once(HG_GLOBAL const hg_u32x4* p) {
+  return *p;
+}
+HG_DEV hg_u32x2 hg_load_once(HG_GLOBAL const hg_u32x2* p) {
+  return *p;
 }
 
 HG_DEV hg_u32 hg_shfl_xor(hg_u32 v, hg_u32 mask) {

@@ -135,6 +135,16 @@ struct hg_words_at {
       word[4u * i + 3u] = words.w;
     }
   }
+  HG_DEV void load_once(HG_THREAD hg_u32* word, HG_GLOBAL const hg_u32x4* p) {
+    HG_UNROLL
+    for (hg_u32 i = 0; i < bytes / 16u; ++i) {
+      const hg_u32x4 words = hg_load_once(p + i);
+      word[4u * i] = words.x;
+      word[4u * i + 1u] = words.y;
+      word[4u * i + 2u] = words.z;
+      word[4u * i + 3u] = words.w;
+    }
+  }
   HG_DEV void store(HG_GLOBAL hg_u32x4* p, HG_THREAD const hg_u32* word) {
     HG_UNROLL
     for (hg_u32 i = 0; i < bytes / 16u; ++i) {
@@ -155,6 +165,11 @@ struct hg_words_at<8> {
     word[0] = words.x;
     word[1] = words.y;
   }
+  HG_DEV void load_once(HG_THREAD hg_u32* word, HG_GLOBAL const hg_u32x2* p) {
+    const hg_u32x2 words = hg_load_once(p);
+    word[0] = words.x;
+    word[1] = words.y;
+  }
   HG_DEV void store(HG_GLOBAL hg_u32x2* p, HG_THREAD const hg_u32* word) {
     hg_u32x2 words;
     words.x = word[0];
@@ -163,14 +178,15 @@ struct hg_words_at<8> {
   }
   typedef hg_u32x2 type;
 };
-#define HG_NARROW(bytes, U)                                                          \
-  template <>                                                                        \
-  struct hg_words_at<bytes> {                                                        \
-    HG_DEV void load(HG_THREAD hg_u32* word, HG_GLOBAL const U* p) { word[0] = *p; } \
-    HG_DEV void store(HG_GLOBAL U* p, HG_THREAD const hg_u32* word) {                \
-      *p = static_cast<U>(word[0]);                                                  \
-    }                                                                                \
-    typedef U type;                                                                  \
+#define HG_NARROW(bytes, U)                                                               \
+  template <>                                                                             \
+  struct hg_words_at<bytes> {                                                             \
+    HG_DEV void load(HG_THREAD hg_u32* word, HG_GLOBAL const U* p) { word[0] = *p; }      \
+    HG_DEV void load_once(HG_THREAD hg_u32* word, HG_GLOBAL const U* p) { word[0] = *p; } \
+    HG_DEV void store(HG_GLOBAL U* p, HG_THREAD const hg_u32* word) {                     \
+      *p = static_cast<U>(word[0]);                                                       \
+    }                                                                                     \
+    typedef U type;                                                                       \
   };
 HG_NARROW(4, hg_u32)
 HG_NARROW(2, hg_u16)
@@ -193,6 +209,12 @@ template <class T, hg_u32 n>
 HG_DEV void hg_load_few(HG_THREAD hg_few<T, n>& v, HG_GLOBAL const T* p) {
   typedef hg_words_at<n * sizeof(T)> its;
   its::load(v.word, reinterpret_cast<HG_GLOBAL const typename its::type*>(p));
+}
+// The same, of what nobody reads again: memory that the kernel does not write before.
+template <class T, hg_u32 n>
+HG_DEV void hg_load_few_once(HG_THREAD hg_few<T, n>& v, HG_GLOBAL const T* p) {
+  typedef hg_words_at<n * sizeof(T)> its;
+  its::load_once(v.word, reinterpret_cast<HG_GLOBAL const typename its::type*>(p));
 }
 template <class T, hg_u32 n>
 HG_DEV void hg_store_few(HG_GLOBAL T* p, HG_THREAD const hg_few<T, n>& v) {
