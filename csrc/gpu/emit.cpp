@@ -1224,6 +1224,8 @@ class Emitter {
   std::string of_running(const Node& scan, const std::string& y) const {
     const std::string type = running_type(scan);
     if (scan.dtype == own_dtype(type_)) {
+      // A NaN of a sum is the device's.
+      if (type == "hg_f64") return "static_cast<" + own_ + ">(" + y + ")";
       return type == own_ ? y : "hg_convert<" + own_ + ">(" + y + ")";
     }
     return type == own_
