@@ -353,7 +353,8 @@ class TestAccelerate(AccelerateTestCase):
             integrations.accelerate.disable()
             self.assertEqual(os.environ.get("ACCELERATE_TORCH_DEVICE"), before)
             self.assertIs(PartialState.__init__, init)
-            self.assertEqual(Accelerator().device.type, "cpu")
+            default = "cuda" if torch.cuda.is_available() and before is None else "cpu"
+            self.assertEqual(Accelerator().device.type, default)
             AcceleratorState._reset_state(reset_partial_state=True)
             integrations.accelerate.enable()
             self.assertEqual(Accelerator().device.type, "hologram")
@@ -547,10 +548,16 @@ class TestTransformers(AccelerateTestCase):
             atol=0,
         )
 
+    def test_cuda_does_not_come_first(self):
+        integrations.transformers.enable()
+        here = {"is_available": lambda: True, "device_count": lambda: 2, "set_device": print}
+        with unittest.mock.patch.multiple("torch.cuda", **here):
+            arguments = self.arguments()
+            self.assertEqual(arguments.device.type, "hologram")
+            self.assertEqual(arguments.n_gpu, 1)
+            self.assertEqual(self.arguments(use_cpu=True).device.type, "cpu")
+
     def test_enable_is_refused(self):
-        with unittest.mock.patch("torch.cuda.is_available", return_value=True):
-            with self.assertRaisesRegex(RuntimeError, "take CUDA where it is available"):
-                integrations.transformers.enable()
         with self.assertRaisesRegex(ValueError, "but got: cpu"):
             integrations.transformers.enable("cpu")
         import transformers.trainer

@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -38,10 +39,12 @@ CHOSEN = (
 ).split()
 # About other backends, the emulator, or what a machine has to have installed.
 OTHERS = (
-    "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect integrations "
-    "examples benchmarks tools vendor cuda_driver cuda_driver_faults cuda_driver_interop "
-    "cuda_driver_products traced_models"
+    "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect examples benchmarks "
+    "tools vendor cuda_driver cuda_driver_faults cuda_driver_interop cuda_driver_products "
+    "traced_models"
 ).split()
+if any(find_spec(name) is None for name in ("accelerate", "lightning", "transformers")):
+    OTHERS.append("integrations")
 
 
 def files_of(subset: str) -> list[str]:

@@ -48,9 +48,8 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     Raises:
         ImportError: transformers or accelerate is not installed.
         ValueError: ``device`` is no device of hologram.
-        RuntimeError: there is no such device; CUDA is available, which ``TrainingArguments`` would
-            take first; accelerate has already chosen another device; or transformers is of a
-            version that cannot be opened. The message says what it lacks.
+        RuntimeError: there is no such device; accelerate has already chosen another device; or
+            transformers is of a version that cannot be opened. The message says what it lacks.
     """
     arguments = import_module("transformers.training_args")
     trainer = import_module("transformers.trainer")
@@ -62,12 +61,8 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
         need(arguments, "is_torch_bf16_gpu_available"),
         need(trainer_class, "_save_rng_state"),
         need(trainer_class, "_load_rng_state"),
+        need(need(arguments, "TrainingArguments"), "_setup_devices").func,
     )
-    if torch.cuda.is_available():
-        raise RuntimeError(
-            "transformers' TrainingArguments take CUDA where it is available: hide it with "
-            "CUDA_VISIBLE_DEVICES= in the environment"
-        )
     global _enabled_accelerate
     _enabled_accelerate = _enabled_accelerate or not accelerate.is_enabled()
     accelerate.enable(device)
@@ -75,7 +70,7 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     _device = torch.device(device)
     if _changes:
         return
-    pipeline_init, bf16_available, save_rng_state, load_rng_state = originals
+    pipeline_init, bf16_available, save_rng_state, load_rng_state, setup_devices = originals
     signature = inspect.signature(pipeline_init)
 
     @functools.wraps(pipeline_init)
@@ -104,6 +99,17 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
         if path is not None and path.is_file():
             random.set_rng_state_all(torch.load(path, weights_only=True))
 
+    @functools.wraps(setup_devices)
+    def _setup_devices(self: Any) -> torch.device:
+        found: torch.device = setup_devices(self)
+        if found.type != "cuda":
+            return found
+        self._n_gpu = 1  # CUDA's devices, where it is available, come before accelerate's choice
+        return _device
+
+    cached = functools.cached_property(_setup_devices)
+    cached.__set_name__(arguments.TrainingArguments, "_setup_devices")
+    _changes.set(arguments.TrainingArguments, "_setup_devices", cached)
     _changes.set(pipeline_class, "__init__", __init__)
     _changes.set(arguments, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available)
     _changes.set(trainer_class, "_save_rng_state", _save_rng_state)
