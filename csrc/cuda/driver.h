@@ -28,6 +28,9 @@ using Stream = struct CUstream_st*;
 using Event = struct CUevent_st*;
 using Module = struct CUmod_st*;
 using Function = struct CUfunc_st*;
+using Graph = struct CUgraph_st*;
+using GraphNode = struct CUgraphNode_st*;
+using GraphExecutable = struct CUgraphExec_st*;
 
 enum class Attribute : int {
   multiprocessors = 16,
@@ -40,6 +43,13 @@ inline constexpr unsigned kEventWithoutTiming = 2;
 inline constexpr unsigned kEventWithTiming = 0;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostMemoryPortable = 1;
+
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v1
+  Function function;
+  unsigned blocks, blocks_y, blocks_z, threads, threads_y, threads_z, shared_bytes;
+  void** parameters;
+  void** extra;
+};
 
 enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };
 enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
@@ -95,7 +105,18 @@ enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
   _(cuLaunchKernel, launch,                                                                        \
     (Function function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,   \
      unsigned threads_y, unsigned threads_z, unsigned shared_bytes, Stream stream,                 \
-     void** parameters, void** extra))
+     void** parameters, void** extra))                                                             \
+  _(cuGraphCreate, create_graph, (Graph * graph, unsigned flags))                                  \
+  _(cuGraphDestroy, destroy_graph, (Graph graph))                                                  \
+  _(cuGraphAddKernelNode, add_kernel_node,                                                         \
+    (GraphNode * node, Graph graph, const GraphNode* after, size_t count,                          \
+     const KernelNode* kernel))                                                                    \
+  _(cuGraphInstantiate_v2, instantiate_graph,                                                      \
+    (GraphExecutable * executable, Graph graph, GraphNode * wrong, char* log, size_t bytes))       \
+  _(cuGraphExecDestroy, destroy_executable, (GraphExecutable executable))                          \
+  _(cuGraphExecKernelNodeSetParams, set_kernel_node,                                               \
+    (GraphExecutable executable, GraphNode node, const KernelNode* kernel))                        \
+  _(cuGraphLaunch, launch_graph, (GraphExecutable executable, Stream stream))
 
 struct Driver {
 #define HOLOGRAM_CUDA_MEMBER(symbol, name, arguments) Status(*name) arguments;

@@ -90,6 +90,7 @@ Queue::~Queue() {
     const ContextGuard guard(gpu_);
     if (owned_) driver_.synchronize_stream(stream_);
     staging_.free();
+    launcher_.free();
     products_.free_workspace();
     if (scratch_ != 0) driver_.free(scratch_);
     if (owned_ && stream_ != nullptr) driver_.destroy_stream(stream_);
@@ -264,8 +265,7 @@ void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> 
 
 void Queue::launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
                    void** parameters) {
-  const Status status =
-      driver_.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream_, parameters, nullptr);
+  const Status status = launcher_.launch(function, blocks, threads, stream_, parameters);
   if (status == kSuccess) [[likely]]
     return;
   raise({name() + ": the kernel " + kernel.name + " cannot be launched: " + describe(status),

@@ -17,6 +17,7 @@
 #include "atlas/queue.h"
 #include "cuda/code.h"
 #include "cuda/context.h"
+#include "cuda/launcher.h"
 #include "cuda/products.h"
 #include "cuda/staging.h"
 #include "gpu/launch.h"
@@ -142,6 +143,7 @@ class Queue final : public hologram::Queue {
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
   Staging staging_;  // of tables
+  Launcher launcher_;
   Products products_;
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
   std::exception_ptr error_;       // that nobody has been told of

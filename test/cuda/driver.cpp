@@ -18,11 +18,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -49,6 +51,15 @@ extern "C" {
 HOLOGRAM_CUDA_FUNCTIONS(HOLOGRAM_CUDA_DECLARE)
 #undef HOLOGRAM_CUDA_DECLARE
 }
+
+struct hologram::cuda::CUgraph_st {
+  simulated_cuda::LaunchPointer launch;  // of its node; null where it has none
+};
+
+struct hologram::cuda::CUgraphExec_st {
+  Graph graph;
+  simulated_cuda::LaunchPointer launch;
+};
 
 namespace {
 
@@ -148,6 +159,44 @@ char* bytes_of(Address address) {
 
 bool is_host(const void* memory) {
   return !sim::Memory::instance().contains(memory);
+}
+
+// Those that there are, of all devices.
+template <class T>
+class Living {
+ public:
+  template <class... Parts>
+  T* make(Parts... parts) {
+    const std::lock_guard guard(mutex_);
+    return all_.emplace_back(new T{std::move(parts)...}).get();
+  }
+  bool holds(const T* one) {
+    const std::lock_guard guard(mutex_);
+    return std::ranges::any_of(all_, [&](const auto& its) { return its.get() == one; });
+  }
+  bool remove(const T* one) {
+    const std::lock_guard guard(mutex_);
+    return std::erase_if(all_, [&](const auto& its) { return its.get() == one; }) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> all_;
+};
+auto& graphs() {
+  static auto& its = *new Living<CUgraph_st>;
+  return its;
+}
+auto& executables() {
+  static auto& its = *new Living<CUgraphExec_st>;
+  return its;
+}
+
+Status make_launch(Device& device, const KernelNode& its, simulated_cuda::LaunchPointer& launch) {
+  if (its.shared_bytes != 0 || its.extra != nullptr) return kInvalidValue;
+  const simulated_cuda::LaunchShape shape{{its.blocks, its.blocks_y, its.blocks_z},
+                                          {its.threads, its.threads_y, its.threads_z}};
+  return simulated_cuda::make_launch(device, its.function, shape, its.parameters, launch);
 }
 
 template <class T>
@@ -525,10 +574,66 @@ Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, uns
                       unsigned threads, unsigned threads_y, unsigned threads_z,
                       unsigned shared_bytes, Stream stream, void** parameters, void** extra) {
   return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
-    if (shared_bytes != 0 || extra != nullptr) return kInvalidValue;
-    const simulated_cuda::LaunchShape shape{{blocks, blocks_y, blocks_z},
-                                            {threads, threads_y, threads_z}};
-    return simulated_cuda::launch(device, function, shape, its, parameters);
+    simulated_cuda::LaunchPointer launch;
+    const Status status = make_launch(device,
+                                      {function, blocks, blocks_y, blocks_z, threads, threads_y,
+                                       threads_z, shared_bytes, parameters, extra},
+                                      launch);
+    return status == kSuccess ? simulated_cuda::push_launch(device, launch, its) : status;
+  });
+}
+
+// Graphs of one kernel.
+
+Status cuGraphCreate(Graph* graph, unsigned flags) {
+  return in_context([&](Device&) {
+    if (flags != 0) return kInvalidValue;
+    *graph = graphs().make();
+    return kSuccess;
+  });
+}
+
+Status cuGraphDestroy(Graph graph) {
+  return with_driver([&] { return graphs().remove(graph) ? kSuccess : kInvalidHandle; });
+}
+
+Status cuGraphAddKernelNode(GraphNode* node, Graph graph, const GraphNode*, size_t count,
+                            const KernelNode* kernel) {
+  return in_context([&](Device& device) {
+    if (count != 0 || !graphs().holds(graph)) return kInvalidValue;
+    if (graph->launch != nullptr) return kInvalidValue;  // there is one
+    *node = reinterpret_cast<GraphNode>(graph);
+    return make_launch(device, *kernel, graph->launch);
+  });
+}
+
+Status cuGraphInstantiate_v2(GraphExecutable* executable, Graph graph, GraphNode*, char*, size_t) {
+  return in_context([&](Device&) {
+    if (!graphs().holds(graph) || graph->launch == nullptr) return kInvalidValue;
+    *executable = executables().make(graph, graph->launch);
+    return kSuccess;
+  });
+}
+
+Status cuGraphExecDestroy(GraphExecutable executable) {
+  return with_driver([&] { return executables().remove(executable) ? kSuccess : kInvalidHandle; });
+}
+
+// The node is one of the graph that it was made of, which lives.
+Status cuGraphExecKernelNodeSetParams(GraphExecutable executable, GraphNode node,
+                                      const KernelNode* kernel) {
+  return in_context([&](Device& device) {
+    if (!executables().holds(executable)) return kInvalidHandle;
+    const auto graph = reinterpret_cast<Graph>(node);
+    if (!graphs().holds(graph) || executable->graph != graph) return kInvalidValue;
+    return make_launch(device, *kernel, executable->launch);
+  });
+}
+
+Status cuGraphLaunch(GraphExecutable executable, Stream stream) {
+  return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
+    if (!executables().holds(executable)) return kInvalidHandle;
+    return simulated_cuda::push_launch(device, executable->launch, its);
   });
 }
 

@@ -92,7 +92,18 @@ std::vector<uint64_t> table_at(Device& device, Address address) {
   return words;
 }
 
-Status run(const CUfunc_st& function, const LaunchShape& shape, const std::vector<Given>& given) {
+}  // namespace
+
+struct Launch {
+  const CUfunc_st& function;
+  LaunchShape shape;
+  std::vector<Given> given;
+};
+
+namespace {
+
+Status run(const Launch& launch) {
+  const auto& [function, shape, given] = launch;
   std::vector<hg_argument> arguments;
   std::vector<uint64_t> table;
   for (const Given& its : given) {
@@ -145,17 +156,22 @@ Status module_function(Device& device, Module module, const char* name, Function
   }
 }
 
-Status launch(Device& device, Function function, const LaunchShape& shape, Stream& stream,
-              void** parameters) {
-  static const Faults faults;
-  static std::atomic<int> launches{0};
+Status make_launch(Device& device, Function function, const LaunchShape& shape, void** parameters,
+                   LaunchPointer& launch) {
   if (function == nullptr || function->device != &device) return kInvalidHandle;
   if (!fits(shape)) return kInvalidValue;
+  launch = std::make_shared<const Launch>(Launch{*function, shape, read(*function, parameters)});
+  return kSuccess;
+}
+
+Status push_launch(Device& device, const LaunchPointer& launch, Stream& stream) {
+  static const Faults faults;
+  static std::atomic<int> launches{0};
+  if (launch->function.device != &device) return kInvalidHandle;
   const int number = ++launches;
   if (faults.refused.contains(number)) return kOutOfResources;
-  device.push(stream, [&device, function, shape, given = read(*function, parameters), number] {
-    const Status status =
-        faults.illegal.contains(number) ? kIllegalAddress : run(*function, shape, given);
+  device.push(stream, [&device, launch, number] {
+    const Status status = faults.illegal.contains(number) ? kIllegalAddress : run(*launch);
     if (status != kSuccess) device.lose(status);
   });
   return kSuccess;

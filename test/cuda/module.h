@@ -19,8 +19,15 @@ hologram::cuda::Status load_module(Device& device, const char* image,
                                    hologram::cuda::Module* module);
 hologram::cuda::Status module_function(Device& device, hologram::cuda::Module module,
                                        const char* name, hologram::cuda::Function* function);
-// Parameters are read at once, memory in the stream's order.
-hologram::cuda::Status launch(Device& device, hologram::cuda::Function function,
-                              const LaunchShape& shape, Stream& stream, void** parameters);
+
+// A launch with its parameters.
+struct Launch;
+using LaunchPointer = std::shared_ptr<const Launch>;
+// Parameters are read at once.
+hologram::cuda::Status make_launch(Device& device, hologram::cuda::Function function,
+                                   const LaunchShape& shape, void** parameters,
+                                   LaunchPointer& launch);
+// Memory is read and written in the stream's order.
+hologram::cuda::Status push_launch(Device& device, const LaunchPointer& launch, Stream& stream);
 
 }  // namespace simulated_cuda
