@@ -122,6 +122,18 @@ Status in_context(auto&& call, const char* function = __builtin_FUNCTION()) {
       function);
 }
 
+// Of the calling thread.
+thread_local CaptureMode capture_mode = CaptureMode::global;
+
+// A call that NVIDIA's driver refuses, and that ruins the graph, where somebody captures one.
+Status aside_of_captures(auto&& call, const char* function = __builtin_FUNCTION()) {
+  return in_context(
+      [&](Device& device) {
+        return capture_mode == CaptureMode::relaxed ? call(device) : kInvalidValue;
+      },
+      function);
+}
+
 // The same with a stream of the context.
 Status on_stream(Stream handle, auto&& call, const char* function = __builtin_FUNCTION()) {
   return in_context(
@@ -355,22 +367,22 @@ Status cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 
 Status cuMemAlloc_v2(Address* memory, size_t bytes) {
-  return in_context([&](Device& device) { return device.allocate(memory, bytes); });
+  return aside_of_captures([&](Device& device) { return device.allocate(memory, bytes); });
 }
 
 Status cuMemFree_v2(Address memory) {
-  return in_context([&](Device& device) { return device.free(memory); });
+  return aside_of_captures([&](Device& device) { return device.free(memory); });
 }
 
 Status cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
-  return in_context([&](Device&) {
+  return aside_of_captures([&](Device&) {
     if (flags != kHostMemoryPortable) return kInvalidValue;
     return HostMemory::instance().allocate(memory, bytes);
   });
 }
 
 Status cuMemFreeHost(void* memory) {
-  return in_context([&](Device&) { return HostMemory::instance().free(memory); });
+  return aside_of_captures([&](Device&) { return HostMemory::instance().free(memory); });
 }
 
 Status cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
@@ -499,8 +511,7 @@ Status cuStreamIsCapturing(Stream stream, CaptureStatus* status) {
 
 Status cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
   return with_driver([&] {
-    static thread_local CaptureMode of_thread = CaptureMode::global;
-    std::swap(*mode, of_thread);
+    std::swap(*mode, capture_mode);
     return kSuccess;
   });
 }
@@ -533,6 +544,7 @@ Status cuEventRecord(Event handle, Stream stream) {
 
 Status cuEventQuery(Event handle) {
   return with_event(handle, [&](Device&, const simulated_cuda::Event& event) {
+    if (capture_mode != CaptureMode::relaxed) return kInvalidValue;
     return event.place == nullptr || event.place->reached() ? kSuccess : kNotReady;
   });
 }
@@ -559,7 +571,7 @@ Status cuEventElapsedTime(float* milliseconds, Event from, Event to) {
 // Kernels.
 
 Status cuModuleLoadData(Module* module, const void* image) {
-  return in_context([&](Device& device) {
+  return aside_of_captures([&](Device& device) {
     return simulated_cuda::load_module(device, static_cast<const char*>(image), module);
   });
 }
@@ -608,7 +620,7 @@ Status cuGraphAddKernelNode(GraphNode* node, Graph graph, const GraphNode*, size
 }
 
 Status cuGraphInstantiate_v2(GraphExecutable* executable, Graph graph, GraphNode*, char*, size_t) {
-  return in_context([&](Device&) {
+  return aside_of_captures([&](Device&) {
     if (!graphs().holds(graph) || graph->launch == nullptr) return kInvalidValue;
     *executable = executables().make(graph, graph->launch);
     return kSuccess;
