@@ -225,27 +225,28 @@ void Queue::make_room_and_launch(const Ready& ready, std::span<const Binding> bi
 // `memory`: for what is between the launches, and for the tables behind it.
 void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory) {
   std::array<Address, gpu::kMostBuffers> addresses;
-  std::array<void*, gpu::kMostBuffers> parameters;
   std::array<std::byte, gpu::kMostParameterBytes> bytes;
   const gpu::Prepared& prepared = ready.prepared;
   const Address tables = memory + prepared.scratch_bytes();
   const Loaded* loaded = ready.loaded.data();
   for (const gpu::Prepared::Launch& its : prepared.launches()) {
     const size_t count = its.arguments.size();
-    if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
+    if (count > addresses.size()) throw Error("a launch of too many arguments");
     for (size_t i = 0; i < count; ++i) {
       const gpu::Argument& argument = its.arguments[i];
       addresses[i] = argument.is_program ? loaded->program
                      : argument.is_table ? tables + its.table_offset
                                          : memory + argument.scratch;
-      parameters[i] = &addresses[i];
     }
     for (const gpu::Prepared::Place& place : its.addresses) {
       addresses[place.at] = address_of(gpu::Prepared::address(place, bindings));
     }
     its.parameters.write(bytes.data(), bindings);
-    parameters[count] = bytes.data();
-    launch(*its.kernel, loaded->function, its.blocks, its.threads, parameters.data());
+    launch(*its.kernel, {loaded->function,
+                         its.blocks,
+                         its.threads,
+                         {addresses.data(), count},
+                         {bytes.data(), its.parameters.bytes.size()}});
     ++loaded;
   }
 }
@@ -263,9 +264,8 @@ void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> 
               prepared.table_bytes());
 }
 
-void Queue::launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
-                   void** parameters) {
-  const Status status = launcher_.launch(function, blocks, threads, stream_, parameters);
+void Queue::launch(const gpu::Kernel& kernel, const KernelLaunch& its) {
+  const Status status = launcher_.launch(its, stream_);
   if (status == kSuccess) [[likely]]
     return;
   raise({name() + ": the kernel " + kernel.name + " cannot be launched: " + describe(status),
@@ -353,8 +353,10 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   }
   const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
   for (gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
-    void* parameters[] = {&its.arguments[0].address, its.parameters.data()};
-    launch(*its.kernel, kernels_.find(its.kernel->name), its.blocks, its.threads, parameters);
+    const Address address = address_of(its.arguments[0].address);
+    launch(
+        *its.kernel,
+        {kernels_.find(its.kernel->name), its.blocks, its.threads, {&address, 1}, its.parameters});
   }
   return enqueued();
 }

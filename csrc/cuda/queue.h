@@ -113,8 +113,7 @@ class Queue final : public hologram::Queue {
   void launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
-  void launch(const gpu::Kernel& kernel, Function function, unsigned blocks, unsigned threads,
-              void** parameters);
+  void launch(const gpu::Kernel& kernel, const KernelLaunch& its);
   Address scratch(size_t bytes);
   Ticket next() noexcept { return ++last_; }
   Ticket enqueued();
