@@ -8,6 +8,7 @@ By hand, a single test:
 from __future__ import annotations
 
 import copy
+import unittest.mock
 import warnings
 
 import torch
@@ -66,6 +67,12 @@ class TestParallel(SeveralDevicesTestCase):
             self.assertEqual(p.grad.cpu(), q.grad)
         with torch.no_grad():
             self.assertEqual(model(x.to(place), scale=2.0).cpu(), wanted)
+
+    def test_cuda_does_not_come_first(self):
+        x, net = torch.randn(4, 6), Net().to(ZERO).eval()
+        wanted, _ = self.reference(net, x)
+        with unittest.mock.patch("torch.cuda.is_available", return_value=True):
+            self.assertEqual(nn.DataParallel(net)(x).cpu(), wanted)
 
     def test_other_devices(self):
         x = torch.randn(5, 6)

@@ -252,7 +252,7 @@ def _concerns_us(*arguments: object) -> bool:
     """Returns whether a call is about hologram devices.
 
     It is if one of its tensors is on one. Indices alone do not tell a device type, so for CPU
-    tensors it is the one that ``DataParallel`` takes: hologram where there is no CUDA.
+    tensors it is the one that ``DataParallel`` takes.
     """
     types = set()
     for argument in arguments:
@@ -276,8 +276,22 @@ def _take_over(ours: Callable[..., Any]) -> None:
     setattr(torch._C, ours.__name__, call)
 
 
+def _get_available_device_type() -> str | None:
+    """Indices are those of hologram, the accelerator, also where there is CUDA."""
+    module = getattr(torch, DEVICE_TYPE)
+    return DEVICE_TYPE if module.is_available() else _available_device_type()
+
+
+_available_device_type: Callable[[], str | None] = torch._utils._get_available_device_type
+
+
 def register() -> None:
     """Teaches ``torch.nn.parallel`` hologram tensors."""
+    # torch.nn.parallel.data_parallel is a function, which hides its module.
+    for name in ("torch._utils", "torch.nn.parallel.data_parallel"):
+        sys.modules[name]._get_available_device_type = (  # type: ignore[attr-defined]
+            _get_available_device_type
+        )
     for function in (
         _broadcast,
         _broadcast_out,

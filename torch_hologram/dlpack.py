@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,15 +97,18 @@ def _dlpack(
             f"{' and '.join(map(_name, places))}"
         )
     if target != extension and vendor is not None:
-        # torch puts the consumer's stream behind the current one.
-        return _tensor_dlpack(
-            _C.alias_as_vendor(self),
-            stream=stream,
-            max_version=max_version,
-            dl_device=dl_device,
-            copy=copy,
-            **read_only,
-        )
+        alias = _C.alias_as_vendor(self)
+        # torch puts the consumer's stream behind the current one of the tensor's device, which has
+        # to be the current device.
+        with torch.cuda.device(alias.device) if alias.is_cuda else nullcontext():
+            return _tensor_dlpack(
+                alias,
+                stream=stream,
+                max_version=max_version,
+                dl_device=dl_device,
+                copy=copy,
+                **read_only,
+            )
     if stream is not None and stream != -1:
         raise BufferError(
             f"Can't export a {DEVICE_TYPE} tensor to stream {stream!r}: it is exported as host "
