@@ -272,6 +272,42 @@ class TestComputing(HologramTestCase):
                     HOLOGRAM_TEST_CUDA_VERSION=version,
                 )
 
+    def test_launches_in_any_order(self):
+        """Kernels that come again and others, each as its own program, with results kept or not."""
+        run_beside_the_cpu(
+            """
+            import random
+            STEPS = [
+                lambda x: x.add_(1), lambda x: x.sub_(x.sum(-1, keepdim=True) // 16),
+                lambda x: x.copy_(x.cumsum(-1) % 7), lambda x: x.fill_(3), lambda x: x.neg_(),
+                lambda x: x.copy_(x.flip(0)), lambda x: x.copy_(x.roll(1, 1)),
+                lambda x: x.copy_(x.sum(0)), lambda x: x[::2].mul_(2), lambda x: x.t().add_(2),
+                lambda x: x.copy_(x.to(torch.int64)), lambda x: x.remainder_(11),
+                lambda x: x.copy_(x.index_select(0, (x[0, :1].long() % 4).to(x.device))),
+                lambda x: x.copy_(torch.stack([x, x + 1])[1]),
+            ]
+            def results(device):
+                made = random.Random(3)
+                several = [torch.arange(16, device=device).view(4, 4).to(dtype) for dtype in
+                           (torch.float32, torch.float64, torch.int64, torch.int16)]
+                kept = []
+                for _ in range(500):
+                    step, x = made.choice(STEPS), made.choice(several)
+                    step(x)
+                    if made.random() < 0.3:
+                        kept.append(x + 1)
+                    torch.hologram.flush(device)
+                return several + kept
+            for ours, theirs in zip(results(gpu), results(cpu)):
+                assert torch.equal(ours.cpu(), theirs.cpu()), (ours, theirs)
+            import ctypes
+            driver = ctypes.CDLL("libcuda.so.1")
+            graphs = {name: driver.simulated_cuda_calls(name.encode()) for name in (
+                "cuGraphLaunch", "cuGraphExecKernelNodeSetParams", "cuGraphInstantiate_v2")}
+            assert graphs["cuGraphLaunch"] > 300 and min(graphs.values()) > 5, graphs
+            """
+        )
+
     def test_groups_that_no_kernel_takes(self):
         """All, in a package whose cold kernels are others: the CPU's code runs on copies."""
         with tempfile.TemporaryDirectory() as folder:
