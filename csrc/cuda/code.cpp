@@ -9,7 +9,7 @@
 namespace hologram::cuda {
 namespace {
 
-constexpr gpu::Target kEmitted{};
+constexpr gpu::Target kEmitted{.counts = true};
 constexpr gpu::Target kCold{.cold = true};
 
 // About what one group takes: steps, kernels, their programs and their launches.

@@ -93,6 +93,7 @@ Queue::~Queue() {
     launcher_.free();
     products_.free_workspace();
     if (scratch_ != 0) driver_.free(scratch_);
+    if (counters_ != 0) driver_.free(counters_);
     if (owned_ && stream_ != nullptr) driver_.destroy_stream(stream_);
   } catch (const std::exception&) {  // the context is lost, and all that it had
   }
@@ -179,6 +180,7 @@ bool Queue::run_known(const Code& code, size_t pass, std::span<const Binding> bi
   {
     const std::lock_guard lock(mutex_);
     if (ready->prepared.scratch_bytes() > scratch_bytes_) return false;
+    if (ready->prepared.has_counters() && counters_ == 0) return false;
     launch_all(*ready, bindings, scratch_);
   }
   count_run(ready->form);
@@ -218,6 +220,7 @@ void Queue::make_room_and_launch(const Ready& ready, std::span<const Binding> bi
   const std::lock_guard lock(mutex_);
   const Address memory = scratch(prepared.scratch_bytes() + prepared.table_bytes());
   const Address tables = memory + prepared.scratch_bytes();
+  if (prepared.has_counters()) have_counters();
   if (prepared.table_bytes() != 0) send_tables(prepared, bindings, tables, released);
   launch_all(ready, bindings, memory);
 }
@@ -234,9 +237,10 @@ void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings, Ad
     if (count > addresses.size()) throw Error("a launch of too many arguments");
     for (size_t i = 0; i < count; ++i) {
       const gpu::Argument& argument = its.arguments[i];
-      addresses[i] = argument.is_program ? loaded->program
-                     : argument.is_table ? tables + its.table_offset
-                                         : memory + argument.scratch;
+      addresses[i] = argument.is_program    ? loaded->program
+                     : argument.is_table    ? tables + its.table_offset
+                     : argument.is_counters ? counters_
+                                            : memory + argument.scratch;
     }
     for (const gpu::Prepared::Place& place : its.addresses) {
       addresses[place.at] = address_of(gpu::Prepared::address(place, bindings));
@@ -283,6 +287,17 @@ Address Queue::scratch(size_t bytes) {
   scratch_ = memory;
   scratch_bytes_ = wanted;
   return scratch_;
+}
+
+// Kernels leave them as they are made, and run one after the other.
+void Queue::have_counters() {
+  if (counters_ != 0) return;
+  const size_t bytes = gpu::kCounters * sizeof(uint32_t);
+  const Address memory = allocate(bytes);
+  const Status status = driver_.fill_32(memory, 0, gpu::kCounters, stream_);
+  if (status != kSuccess) driver_.free(memory);
+  transferred(status, "fill", bytes);
+  counters_ = memory;
 }
 
 void Queue::transferred(Status status, const char* what, size_t bytes) {

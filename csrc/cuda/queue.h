@@ -115,6 +115,7 @@ class Queue final : public hologram::Queue {
                    Released& released);
   void launch(const gpu::Kernel& kernel, const KernelLaunch& its);
   Address scratch(size_t bytes);
+  void have_counters();
   Ticket next() noexcept { return ++last_; }
   Ticket enqueued();
   Ticket ask(Ticket ticket, Released& released);
@@ -141,7 +142,8 @@ class Queue final : public hologram::Queue {
   size_t most_kept_ = 0;                      // of these, before the queue looks
   Address scratch_ = 0;  // of the kernels of one run, then of those of the next
   size_t scratch_bytes_ = 0;
-  Staging staging_;  // of tables
+  Address counters_ = 0;  // gpu::kCounters, of the kernels that need some
+  Staging staging_;       // of tables
   Launcher launcher_;
   Products products_;
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one

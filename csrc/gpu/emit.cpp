@@ -899,11 +899,28 @@ class Emitter {
     line("const " + index_ + " end = begin + " + of_class + " < " + columns + " ? begin + " +
          of_class + " : " + columns + ";");
     of_one_class(folds, {}, [&](uint16_t i) { join_warps(i, columns, of_class); });
+    const bool is_whole = variant_.team == Team::block;
+    if (is_whole) line("HG_SHARED(hg_u32, is_last, 1)");
     open("if (HG_LID == 0)");
     for (size_t k = 0; k < folds.size(); ++k) {
       line(part(static_cast<uint16_t>(k)) + "[t] = " + value(folds[k]) + "c;");
     }
+    if (is_whole) {
+      const std::string counter = buffer({.is_counters = true}) + " + r";
+      line("hg_device_fence();");
+      line("is_last[0] = hg_atomic_add(" + counter + ", 1u) == hg_u32(" + parts +
+           ") - 1u ? 1u : 0u;");
+      line("if (is_last[0] != 0u) hg_atomic_exchange(" + counter + ", 0u);");
+    }
     close();
+    if (is_whole) {
+      line("HG_SYNC();");
+      open("if (is_last[0] != 0u)");
+      line("hg_device_fence();");
+      line("const " + index_ + " t = r;");
+      join_by_block(folds);
+      close();
+    }
     body_ = shared_text() + "  const " + index_ + " t = HG_BID;\n  const " + index_ + " r = t / " +
             parts + ";\n" + row_places() + body_;
   }
@@ -1136,7 +1153,9 @@ class Emitter {
     open("for (hg_u32 k = 0; k < 16u; ++k)");
     line("const " + index_ + " at = " + place("number + (k < left ? k : 0u)") + ";");
     for (size_t k = 0; k < folds.size(); ++k) {
-      line(fold(folds[k]) + "x[k] = " + part(static_cast<uint16_t>(k)) + "[at];");
+      const std::string from = part(static_cast<uint16_t>(k));
+      line(fold(folds[k]) +
+           "x[k] = " + (variant_.joins ? from + "[at]" : "hg_load_fresh(" + from + " + at)") + ";");
     }
     close();
     for (const uint16_t i : folds) {
@@ -1158,11 +1177,13 @@ class Emitter {
   // threads do.
   void joins_of_block() {
     depth_ = 1;
-    const auto folds = folds_of_step();
+    join_by_block(folds_of_step());
+    body_ = shared_text() + "  const " + index_ + " t = HG_BID;\n" + body_;
+  }
+  // Those of value t.
+  void join_by_block(const std::vector<uint16_t>& folds) {
     const std::string parts = parameter(Parameter::Kind::parts);
     const std::string of_one = parameter(Parameter::Kind::part_rows);
-    line("HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")");
-    line("const " + index_ + " t = HG_BID;");
     line("const " + index_ + " first = HG_LID * " + of_one + ";");
     line("const " + index_ + " rest = first < " + parts + " ? " + parts + " - first : 0u;");
     line("const " + index_ + " count = rest < " + of_one + " ? rest : " + of_one + ";");
@@ -1541,6 +1562,7 @@ class Emitter {
   Kernel finish() {
     const size_t folds = folds_of_step().size();  // whose partial results are read where they join
     const auto is_written = [&](const Buffer& its) {
+      if (its.is_counters) return true;
       if (its.is_part) return !variant_.joins || its.index >= folds;
       return std::ranges::any_of(nodes_, [&](const Node& node) {
         return node.kind == NodeKind::store && node.b == its.index;
@@ -1553,7 +1575,9 @@ class Emitter {
     }
     text += "};\n";
     const auto type_of = [&](const Buffer& its) {
-      return its.is_part ? own_ : type_text(steps_.operands[its.index].dtype);
+      return its.is_counters ? std::string("hg_atomic_u32")
+             : its.is_part   ? own_
+                             : type_text(steps_.operands[its.index].dtype);
     };
     if (variant_.many) {
       text += of_many(type_of, is_written);

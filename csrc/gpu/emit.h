@@ -17,7 +17,8 @@
 namespace hologram::gpu {
 
 // What a text may take for granted of the launches that it is for.
-// Of threads, for a row. Of the tiles of a scan: a block for 32 rows (warp), or for a few.
+// Of threads, for a row. Of the tiles of a scan: a block for 32 rows (warp), or for a few. Of
+// classes: the last block of a row joins what all have (block), or a kernel of its own does.
 enum class Team : uint8_t { thread, warp, block };
 struct Variant {
   bool wide = false;     // numbers of elements need 64 bits
@@ -79,8 +80,9 @@ struct Parameter {
 
 // What a kernel's argument is.
 struct Buffer {
-  bool is_part = false;  // partial results, number `index`
-  uint16_t index = 0;    // of Steps::operands
+  bool is_part = false;      // partial results, number `index`
+  uint16_t index = 0;        // of Steps::operands
+  bool is_counters = false;  // Argument::is_counters
 
   bool operator==(const Buffer&) const = default;
 };

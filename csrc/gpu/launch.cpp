@@ -223,6 +223,9 @@ class Planning {
       work.block = kWarp * static_cast<unsigned>(warps);
       work.parts = divided_up(work.parts, warps);
       work.blocks = row_count() * work.parts;
+      if (target_.counts && row_count() <= static_cast<int64_t>(kCounters)) {
+        return folds_by_last_block(step, variant, work);
+      }
     }
     folds_in_parts(step, variant, work, row_count());
   }
@@ -247,17 +250,30 @@ class Planning {
     add(step, variant, work);
   }
 
+  size_t folds_of(size_t step) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        steps_.list[step].nodes, [](const Node& node) { return node.kind == NodeKind::fold; }));
+  }
+  void make_parts(size_t step, int64_t count) {
+    for (size_t i = 0; i < folds_of(step); ++i) {
+      parts_.push_back(scratch(count, dtype_size(own_dtype(steps_.compute_type))));
+    }
+  }
+  // Partial results, which the last block of a row joins.
+  void folds_by_last_block(size_t step, Variant variant, Work work) {
+    parts_.clear();
+    make_parts(step, row_count() * work.parts);
+    variant.parts = true;
+    variant.team = Team::block;
+    work.part_rows = 1;
+    while (work.part_rows * work.block < work.parts) work.part_rows *= 2;
+    add(step, variant, work);
+  }
+
   // Partial results, and then what joins them.
   void folds_in_parts(size_t step, Variant variant, Work work, int64_t results) {
-    const auto folds = std::ranges::count_if(
-        steps_.list[step].nodes, [](const Node& node) { return node.kind == NodeKind::fold; });
     parts_.clear();
-    const auto make_parts = [&](int64_t parts) {
-      for (int i = 0; i < folds; ++i) {
-        parts_.push_back(scratch(results * parts, dtype_size(own_dtype(steps_.compute_type))));
-      }
-    };
-    make_parts(work.parts);
+    make_parts(step, results * work.parts);
     variant.parts = true;
     add(step, variant, work);
     variant.vectors = false;
@@ -268,12 +284,12 @@ class Planning {
     work.part_rows = kMostJoined;
     while (work.parts > (by_block ? most * kMostJoined : kMostJoined)) {
       work.joined = divided_up(work.parts, kMostJoined);
-      make_parts(work.joined);
+      make_parts(step, results * work.joined);
       work.threads = results * work.joined;
       spread_threads(work, work.threads);
       add(step, variant, work);
       work.parts = work.joined;
-      parts_.erase(parts_.begin(), parts_.begin() + folds);
+      parts_.erase(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(folds_of(step)));
     }
     variant.parts = false;
     work.threads = results;
@@ -311,8 +327,9 @@ class Planning {
     if (work.blocks > INT32_MAX) throw Error("a launch of too many blocks");
     Launch launch{&kernel, static_cast<uint32_t>(work.blocks), work.block, {}, {}};
     for (const Buffer& buffer : kernel.buffers) {
-      launch.arguments.push_back(buffer.is_part ? Argument{nullptr, parts_[buffer.index]}
-                                                : operands_[buffer.index]);
+      launch.arguments.push_back(buffer.is_counters ? Argument{.is_counters = true}
+                                 : buffer.is_part   ? Argument{nullptr, parts_[buffer.index]}
+                                                    : operands_[buffer.index]);
     }
     if (target_.cold) launch.arguments.resize(kColdArguments, {nullptr, 0, true});
     launch.parameters = parameters(kernel, work);

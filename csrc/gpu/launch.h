@@ -19,7 +19,8 @@ namespace hologram::gpu {
 // What a backend knows of its devices.
 struct Target {
   bool has_f64 = true;
-  bool cold = false;  // run by the cold kernels (gpu/cold.h): nothing is to be compiled
+  bool cold = false;    // run by the cold kernels (gpu/cold.h): nothing is to be compiled
+  bool counts = false;  // launches can have counters (Argument::is_counters)
   unsigned threads = kMostThreads;  // of a block, where nothing else says how many
   // With fewer threads than these a fold goes through partial results.
   int64_t enough_threads = 1 << 16;
@@ -28,13 +29,16 @@ struct Target {
 };
 
 // An argument: memory of the caller, a place in the scratch memory of the run, or the kernel's
-// program or the launch's table, which the device has to have in its memory.
+// program or the launch's table, which the device has to have in its memory, or its counters.
 struct Argument {
   void* address = nullptr;
   size_t scratch = 0;       // bytes, where the address is null
   bool is_program = false;  // all of Kernel::program
   bool is_table = false;    // all of Launch::table
+  // kCounters numbers of 32 bits that are 0 before the launch and after it.
+  bool is_counters = false;
 };
+inline constexpr size_t kCounters = 64;
 
 struct Launch {
   const Kernel* kernel;

@@ -70,6 +70,7 @@ void Prepared::add(gpu::Launch&& launch) {
   its.threads = launch.threads;
   its.arguments = std::move(launch.arguments);
   for (size_t i = 0; i < its.arguments.size(); ++i) {
+    has_counters_ = has_counters_ || its.arguments[i].is_counters;
     void* const address = its.arguments[i].address;
     if (address == nullptr) continue;
     its.addresses.push_back(address_place(reinterpret_cast<uintptr_t>(address), i));

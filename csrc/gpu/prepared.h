@@ -54,6 +54,7 @@ class Prepared {
   };
   std::span<const Launch> launches() const noexcept { return launches_; }
   size_t scratch_bytes() const noexcept { return scratch_bytes_; }
+  bool has_counters() const noexcept { return has_counters_; }  // Argument::is_counters
   // Of all tables, of which each is at a multiple of kScratchAlignment.
   size_t table_bytes() const noexcept { return table_bytes_; }
 
@@ -71,6 +72,7 @@ class Prepared {
   std::vector<uint8_t> low_bits_;  // of each address
   std::vector<Launch> launches_;
   size_t scratch_bytes_ = 0, table_bytes_ = 0;
+  bool has_counters_ = false;
 };
 
 }  // namespace hologram::gpu

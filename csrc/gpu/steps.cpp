@@ -269,11 +269,13 @@ class Splitting {
       more.insert(nodes[sink].b);
       more.insert(buffers.begin(), buffers.end());
       const size_t partials = values.size() + !values.contains(nodes[sink].a);
+      const size_t counters = its.skeleton == Skeleton::classes ? 1 : 0;
       const bool has_partials =
           its.skeleton == Skeleton::fold_down || its.skeleton == Skeleton::classes;
       // Partial results are read and written by one kernel too.
-      const bool is_full = more.size() + (has_partials ? partials : 0) >= most_buffers_ ||
-                           (has_partials && 2 * partials >= most_buffers_);
+      const bool is_full =
+          more.size() + (has_partials ? partials + counters : 0) >= most_buffers_ ||
+          (has_partials && 2 * partials >= most_buffers_);
       if (!taken.empty() && is_full) {
         finish();
         more = facts.loads[nodes[sink].a];

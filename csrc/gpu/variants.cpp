@@ -61,6 +61,10 @@ std::vector<std::pair<std::string, Variant>> variants_of(const Steps& steps, siz
       all.push_back({"classes", variant});
       variant.vectors = true;
       all.push_back({"classes_vectors", variant});
+      for (const bool vectors : {false, true}) {
+        variant.team = Team::block, variant.vectors = vectors;
+        all.push_back({vectors ? "classes_whole_vectors" : "classes_whole", variant});
+      }
       return all;
     }
     case Skeleton::fold_down: {

@@ -60,7 +60,8 @@ gpu::Launches launches_of(const gpu::Prepared& prepared, std::span<const Binding
 bool same(const gpu::Launches& x, const gpu::Launches& y) {
   const auto same_argument = [](const gpu::Argument& a, const gpu::Argument& b) {
     return a.address == b.address && (a.address != nullptr || a.scratch == b.scratch) &&
-           a.is_program == b.is_program && a.is_table == b.is_table;
+           a.is_program == b.is_program && a.is_table == b.is_table &&
+           a.is_counters == b.is_counters;
   };
   const auto same_launch = [&](const gpu::Launch& a, const gpu::Launch& b) {
     return a.kernel == b.kernel && a.blocks == b.blocks && a.threads == b.threads &&

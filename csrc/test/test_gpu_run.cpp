@@ -21,7 +21,8 @@ namespace {
 
 // Of a target whose blocks and parts are many with few elements.
 gpu::Target small_target(const std::string& prelude) {
-  return {.has_f64 = prelude == "cuda", .threads = 64, .enough_threads = 2048};
+  const bool is_cuda = prelude == "cuda";
+  return {.has_f64 = is_cuda, .counts = is_cuda, .threads = 64, .enough_threads = 2048};
 }
 
 // Runs that are compiled together.

@@ -81,6 +81,7 @@ class KernelLibrary {
   void run(const hg_kernel* kernel, const gpu::Launch& launch, const char* scratch,
            int order = HG_ORDER_FORWARD) const {
     std::array<hg_argument, gpu::kMostBuffers> arguments;
+    std::array<uint32_t, gpu::kCounters> counters{};
     const size_t count = launch.arguments.size() + 1;
     if (count > arguments.size()) throw std::runtime_error("a launch of too many arguments");
     for (size_t i = 0; i + 1 < count; ++i) {
@@ -88,12 +89,16 @@ class KernelLibrary {
       const void* const address = its.is_program
                                       ? static_cast<const void*>(launch.kernel->program.data())
                                   : its.is_table           ? launch.table.data()
+                                  : its.is_counters        ? counters.data()
                                   : its.address != nullptr ? its.address
                                                            : scratch + its.scratch;
       arguments[i] = {address, 0};
     }
     arguments[count - 1] = {launch.parameters.data(), launch.parameters.size()};
     run(kernel, launch.blocks, launch.threads, {arguments.data(), count}, order);
+    if (counters != std::array<uint32_t, gpu::kCounters>{}) {
+      throw std::runtime_error("a launch that leaves counters behind");
+    }
   }
 
  private:

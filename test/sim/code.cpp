@@ -35,8 +35,9 @@ class Kernels {
   // None for what csrc/gpu refuses.
   std::unique_ptr<const gpu::GroupCode> code(const Group& group, bool cold) {
     // Blocks and partial results are many with few elements.
+    const bool is_cuda = prelude_ == "cuda";
     const gpu::Target target{
-        .has_f64 = prelude_ == "cuda", .cold = cold, .threads = 64, .enough_threads = 2048};
+        .has_f64 = is_cuda, .cold = cold, .counts = is_cuda, .threads = 64, .enough_threads = 2048};
     try {
       return std::make_unique<const gpu::GroupCode>(group, target);
     } catch (const Error& error) {

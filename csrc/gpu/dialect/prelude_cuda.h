@@ -218,6 +218,11 @@ HG_DEV hg_u32 hg_atomic_or(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
 HG_DEV hg_u32 hg_atomic_exchange(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
   return atomicExch(p, v);
 }
+// Of memory that other blocks of the launch have written.
+template <class T>
+HG_DEV T hg_load_fresh(const T* p) {
+  return *reinterpret_cast<const volatile T*>(p);
+}
 HG_DEV void hg_device_fence() {
   __threadfence();
 }

@@ -146,6 +146,11 @@ HG_DEV hg_u32 hg_atomic_exchange(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
 }
 // What a thread has written is seen before what it writes after this, by threads of all blocks.
 // Before 3.2 the language has no word for it: devices see atomics of a thread in their order.
+// Of memory that other blocks of the launch have written.
+template <class T>
+HG_DEV T hg_load_fresh(HG_GLOBAL const T* p) {
+  return *reinterpret_cast<HG_GLOBAL const volatile T*>(p);
+}
 HG_DEV void hg_device_fence() {
 #if __METAL_VERSION__ >= 320
   metal::atomic_thread_fence(metal::mem_flags::mem_device, metal::memory_order_seq_cst,
