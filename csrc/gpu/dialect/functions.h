@@ -19,10 +19,10 @@ HG_DEV float hg_polynomial(float x, float c, Rest... rest) {
 
 // y * 2^n with one rounding, n within 250 given as 1.5 * 2^23 + n.
 HG_DEV float hg_scale(float y, float n_bits) {
-  const hg_i32 n = static_cast<hg_i32>(hg_as_u32(n_bits) - 0x4b400000u);
-  const hg_i32 half = n >> 1;
-  const float power = hg_as_f32(static_cast<hg_u32>(half + 127) << 23);
-  return y * power * hg_as_f32(static_cast<hg_u32>(n - half + 127) << 23);
+  // What the bits have beside n is shifted out.
+  const hg_u32 bits = hg_as_u32(n_bits), half = bits >> 1;
+  const float power = hg_as_f32((half << 23) + 0x3f800000u);
+  return y * power * hg_as_f32(((bits - half) << 23) + 0x3f800000u);
 }
 
 // The same where n is at most 0 and y is within 2^±30: the power of two is 2^64 too large.
