@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "atlas/error.h"
@@ -38,6 +39,11 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   }
   return text;
 }
+
+// Times its neighbours that a thread reads at once, and may keep.
+constexpr unsigned kKept = 8;
+// Whether elements are those that a thread has kept, or are to be.
+enum class Kept : uint8_t { none, loaded, reused };
 
 class Emitter {
  public:
@@ -620,6 +626,7 @@ class Emitter {
     }
     need_through(needed);
     const int last = *std::ranges::max_element(turns_);
+    choose_kept(of_elements);
     for (int turn = 0; turn <= last; ++turn) {
       for (uint16_t i = 0; i < nodes_.size(); ++i) {
         if (needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(nodes_[i])) {
@@ -639,6 +646,11 @@ class Emitter {
       close();
     }
     std::string text = has_shared_ ? shared_text() : "";
+    if (kept_) {
+      text += "  hg_few<" + type_text(steps_.operands[*kept_].dtype) + ", " +
+              number(accumulators_of_thread()) + "u> x" + operand(*kept_) + "[" + number(kKept) +
+              "];\n";
+    }
     if (is_warp()) {
       text += "  const " + index_ + " r = " + index_ +
               "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("r");
@@ -651,6 +663,32 @@ class Emitter {
   // A number of each warp of a block.
   std::string shared_text() const {
     return "  HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")\n";
+  }
+
+  // The operand of which a pass has kKept times its neighbours at once, if that is its only one.
+  std::optional<uint16_t> kept_by(const std::vector<bool>& needed) const {
+    const auto loads = operands_of_elements(needed);
+    const bool is_light = type_ == ComputeType::f32 && has_no_functions(needed);
+    return is_light && loads.size() == 1 ? std::optional(loads.front()) : std::nullopt;
+  }
+  // The beginning of a row stays in registers where several passes read it, and nothing else.
+  void choose_kept(const std::vector<uint16_t>& stored) {
+    if (!is_warp() || variant_.several || !variant_.vectors) return;
+    std::vector<uint16_t> by;
+    const auto count = [&](const std::vector<uint16_t>& values) {
+      std::vector<bool> needed(nodes_.size());
+      for (const uint16_t i : values) need(nodes_[i].a, needed);
+      if (const auto operand = kept_by(needed)) by.push_back(*operand);
+    };
+    for (int turn = 1; turn <= *std::ranges::max_element(turns_); ++turn) {
+      count(nodes_where(nodes_, [&](const Node& node, uint16_t i) {
+        return is_row_fold(node) && turns_[i] == turn;
+      }));
+    }
+    count(stored);
+    for (const uint16_t operand : by) {
+      if (std::ranges::count(by, operand) > 1) kept_ = operand;
+    }
   }
 
   // Over the elements of a row, by classes.
@@ -708,6 +746,19 @@ class Emitter {
     line("HG_SYNC();");
   }
 
+  // Of what elements have.
+  bool has_no_functions(const std::vector<bool>& needed) const {
+    return std::ranges::none_of(nodes_where(nodes_,
+                                            [&](const Node& node, uint16_t i) {
+                                              return needed[i] && node.kind == NodeKind::compute &&
+                                                     is_of_elements(i);
+                                            }),
+                                [&](uint16_t i) {
+                                  const Cost cost = op_info(nodes_[i].op).cost;
+                                  return cost == Cost::function || cost == Cost::short_function;
+                                });
+  }
+
   // A warp's, from `begin` to `end`. take(i) emits what takes the result of a fold, v<i>c.
   template <class Take>
   void of_one_class(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored,
@@ -724,19 +775,18 @@ class Emitter {
     for (const uint16_t i : stored) need(nodes_[i].a, needed);
     // A thread has neighbours, of which it reads as many as it can before it needs the first.
     const size_t operands = operands_of_elements(needed).size();
-    const bool is_light = std::ranges::none_of(
-        nodes_where(nodes_,
-                    [&](const Node& node, uint16_t i) {
-                      return needed[i] && node.kind == NodeKind::compute && is_of_elements(i);
-                    }),
-        [&](uint16_t i) {
-          const Cost cost = op_info(nodes_[i].op).cost;
-          return cost == Cost::function || cost == Cost::short_function;
-        });
+    const bool is_light = has_no_functions(needed);
     const unsigned most = operands == 1 ? 8 : operands == 2 ? 4 : operands == 3 ? 2 : 1;
     const unsigned several = type_ == ComputeType::f32 && is_light ? most : (most + 1) / 2;
     const std::string at_once = number(several * accumulators()) + "u";
     line(index_ + " at = begin;");
+    if (kept_ && kept_by(needed) == kept_) {
+      open("if (at + " + at_once + " <= end)");
+      neighbours(needed, folds, stored, several, false, is_kept_ ? Kept::reused : Kept::loaded);
+      line("at += " + at_once + ";");
+      close();
+      is_kept_ = true;
+    }
     open("for (; at + " + at_once + " <= end; at += " + at_once + ")");
     neighbours(needed, folds, stored, several, false);
     close();
@@ -766,7 +816,8 @@ class Emitter {
   // `several` times the elements of a row that a thread has side by side; `last`: those before
   // `end`, of which there is one at least.
   void neighbours(const std::vector<bool>& needed, const std::vector<uint16_t>& folds,
-                  const std::vector<uint16_t>& stored, unsigned several, bool last) {
+                  const std::vector<uint16_t>& stored, unsigned several, bool last,
+                  Kept kept = Kept::none) {
     const std::string n = number(accumulators_of_thread()) + "u";
     const bool is_part = last && !variant_.vectors;
     const std::string columns = parameter(Parameter::Kind::columns);
@@ -796,10 +847,12 @@ class Emitter {
     const std::string how = is_part ? "part" : variant_.vectors ? "few" : "each";
     const std::string count = is_part ? ", count" : "";
     const auto loads = operands_of_elements(needed);
-    for (const uint16_t which : loads) {
-      line(few(which) + "x" + operand(which) + "[" + number(several) + "];");
+    if (kept == Kept::none) {
+      for (const uint16_t which : loads) {
+        line(few(which) + "x" + operand(which) + "[" + number(several) + "];");
+      }
     }
-    if (!loads.empty()) {
+    if (!loads.empty() && kept != Kept::reused) {
       each([&] {
         for (const uint16_t which : loads) {
           line("hg_load_" + how + "(x" + operand(which) + "[u], " + operand(which) + " + (" +
@@ -1685,7 +1738,9 @@ class Emitter {
   size_t depth_ = 1;
   std::string needed_;  // places
   bool is_strided_ = false, has_shared_ = false;
-  bool has_neighbours_ = false;  // what of elements is loaded is there
+  std::optional<uint16_t> kept_;  // the operand whose beginning stays in registers
+  bool is_kept_ = false;          // from here on
+  bool has_neighbours_ = false;   // what of elements is loaded is there
   std::vector<uint16_t> strided_;
 };
 
