@@ -178,6 +178,51 @@ class TestComputing(HologramTestCase):
             for then in (keep, use):
                 run_beside_the_cpu(program + textwrap.dedent(then), HOLOGRAM_CUDA_KERNELS=kernels)
 
+    def test_long_rows_are_folded_by_one_launch(self):
+        """Whose last block joins what the others have: again and again, on several streams."""
+        program = """
+        import os
+        def work(device):
+            torch.manual_seed(0)
+            rows = [torch.randn(n, 40_003, device="cpu").to(device) for n in (1, 3)]
+            results = []
+            for _ in range(3):
+                for x in rows:
+                    for fold in (torch.sum, torch.amax):
+                        results.append(fold(x, 1))
+                        torch.hologram.flush(device)
+            return results
+        """
+        keep = """
+        _C.start_capture(1, [])
+        work(gpu)
+        _C.keep_kernels(1, True)
+        (text,) = _C.kept_kernels(1)
+        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
+            file.write(text)
+        """
+        use = """
+        torch.hologram.set_device(1)
+        results = []
+        for stream in (torch.hologram.current_stream(1), torch.hologram.Stream(1)):
+            with torch.hologram.stream(stream):
+                results.append(work(gpu))
+        torch.hologram.synchronize()
+        for ours in results:
+            for x, y in zip(ours, work(cpu)):
+                assert torch.equal(x.cpu(), y.cpu())
+        assert runs() == {"emitted": 24, "pieces": 0, "cold": 0, "cpu": 0}, runs()
+        """
+        program = textwrap.dedent(program)
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = write_kernels(Path(folder))
+            for then in (keep, use):
+                run_beside_the_cpu(
+                    program + textwrap.dedent(then),
+                    HOLOGRAM_CUDA_KERNELS=kernels,
+                    HOLOGRAM_TEST_CUDA_DELAY=2000,
+                )
+
     def test_tables_of_many_launches(self):
         """More than there is page-locked memory for at a time, while nothing is done yet."""
         program = """

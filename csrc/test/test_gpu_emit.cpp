@@ -343,6 +343,24 @@ TEST(gpu_launches_of_rows_choose_threads) {
   CHECK(one.list[0].arguments[1].address == nullptr);
 }
 
+TEST(gpu_launches_of_long_rows_count_blocks) {
+  const GroupCode code(softmax_group(), {.counts = true});
+  const Addresses addresses(2);
+  const auto counting = [&](int64_t rows) {
+    int64_t count = 0;
+    for (const Launch& launch : code.launches(bind_rows(addresses, {1, rows, 1'000'000})).list) {
+      count += std::ranges::count_if(launch.arguments,
+                                     [](const Argument& its) { return its.is_counters; });
+    }
+    return count;
+  };
+  // Two folds, and the elements.
+  CHECK_EQ(code.launches(bind_rows(addresses, {1, 1, 1'000'000})).list.size(), size_t{3});
+  CHECK_EQ(counting(1), 2);
+  CHECK_EQ(counting(static_cast<int64_t>(kCounters) - 1), 2);
+  CHECK_EQ(counting(1000), 0);  // a block for each
+}
+
 TEST(gpu_launches_fold_down_in_parts) {
   RowBuilder b(ComputeType::f32);
   b.store(b.fold(Op::add, b.load(b.operand(DType::f32)), kColumns), b.spread(DType::f32, kColumns));
