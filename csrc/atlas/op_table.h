@@ -78,10 +78,10 @@ namespace hologram {
     .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
   X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
-  X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16,                         \
-    .cost = Cost::function, .derivative = {"g * cos(x)"})                                          \
-  X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16,                         \
-    .cost = Cost::function, .derivative = {"g * -sin(x)"})                                         \
+  X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \
+    .derivative = {"g * cos(x)"})                                                                  \
+  X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \
+    .derivative = {"g * -sin(x)"})                                                                 \
   X(pow, 2, math_pow(x, y), .numbers = Numbers::parameter, .flags = kForBf16, .identity = 1.0,     \
     .cost = Cost::function,                                                                        \
     .derivative = {"where(is_number(y), where(y == 0.0, 0.0, g * (x ** (y - 1.0) * y)),"           \
