@@ -22,6 +22,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
     run_tests,
 )
+from torch.utils import cpp_extension
 
 # Devices of two backends in a process, and how often groups were run by which code.
 DEVICES = """
@@ -316,6 +317,32 @@ class TestComputing(HologramTestCase):
                     f"LAUNCH = {launch!r}\n" + textwrap.dedent(program),
                     HOLOGRAM_TEST_CUDA_VERSION=version,
                 )
+
+    def test_a_profiler_sees_launches(self):
+        """It knows kernels by the calls that launch them, and is told of no graph."""
+        run_on_cuda(
+            """
+            import ctypes
+            from torch.profiler import profile
+            driver = ctypes.CDLL("libcuda.so.1")
+            def work(x):
+                before = [driver.simulated_cuda_calls(name) for name in NAMES]
+                for _ in range(20):
+                    x.add_(1)
+                    torch.hologram.flush()
+                return [driver.simulated_cuda_calls(n) - b for n, b in zip(NAMES, before)]
+            NAMES = b"cuLaunchKernel", b"cuGraphLaunch"
+            x = torch.ones(1000, device="hologram")
+            work(x)
+            assert work(x) == [0, 20]
+            with profile() as profiled:
+                assert work(x) == [20, 0]
+            assert any(event.name.startswith("hologram::pass") for event in profiled.events())
+            assert work(x) == [0, 20]
+            assert x.tolist() == [81] * 1000
+            """,
+            HOLOGRAM_TEST_CUDA_VERSION=13000,
+        )
 
     def test_launches_in_any_order(self):
         """Kernels that come again and others, each as its own program, with results kept or not."""
@@ -783,6 +810,45 @@ class TestMemory(HologramTestCase):
             HOLOGRAM_POISON_FREED=1,
             HOLOGRAM_TEST_CUDA_DELAY=2000,
         )
+
+
+class TestIdleMemory(HologramTestCase):
+    def test_it_is_given_to_torchs_allocator(self):
+        """That of CUDA, of which this torch may have none: its registry is in a library."""
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "libc10_cuda.so"
+            subprocess.run(
+                [
+                    *("c++", "-std=c++20", "-shared", "-fPIC", str(ROOT / "test" / "c10_cuda.cpp")),
+                    *(f"-I{path}" for path in cpp_extension.include_paths()),
+                    *(f"-L{path}" for path in cpp_extension.library_paths()),
+                    *(f"-Wl,-rpath,{path}" for path in cpp_extension.library_paths()),
+                    *("-lc10", f"-Wl,-soname,{library.name}", "-o", str(library)),
+                ],
+                check=True,
+            )
+            run_on_cuda(
+                """
+                import ctypes
+                registry = ctypes.CDLL("libc10_cuda.so")
+                kept = torch.ones(1000, device="hologram")
+                idle = torch.empty(50 << 20, dtype=torch.uint8, device="hologram").fill_(1)
+                del idle
+                torch.hologram.synchronize()
+                assert torch.hologram.memory_reserved() > 50 << 20
+                assert registry.ask_for_memory() == 1
+                assert torch.hologram.memory_reserved() < 10 << 20
+                assert kept.sum().item() == 1000
+                # Not as long as there is far more that nobody holds.
+                idle = torch.empty(5 << 20, dtype=torch.uint8, device="hologram")
+                del idle
+                before = torch.hologram.memory_reserved()
+                assert registry.ask_for_memory() == 1
+                assert torch.hologram.memory_reserved() == before > 5 << 20
+                """,
+                LD_PRELOAD=library,
+                HOLOGRAM_TEST_CUDA_MEGABYTES=100,
+            )
 
 
 class TestProcess(HologramTestCase):

@@ -63,8 +63,8 @@ using Callbacks = c10::Registry<std::string, std::unique_ptr<c10::FreeMemoryCall
 Callbacks* callbacks() {
   void* const library = ::dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
-  // c10::FreeCudaMemoryCallbacksRegistry()
-  void* const found = ::dlsym(library, "_ZN3c1031FreeCudaMemoryCallbacksRegistryEv");
+  // c10::FreeCudaMemoryCallbacksRegistry(), whose type has a std::string
+  void* const found = ::dlsym(library, "_ZN3c1031FreeCudaMemoryCallbacksRegistryB5cxx11Ev");
   return found != nullptr ? reinterpret_cast<Callbacks* (*)()>(found)() : nullptr;
 }
 

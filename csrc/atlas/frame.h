@@ -77,6 +77,7 @@ class Frame {
              Watcher* watcher, Failures failures = {});
 
   const Program& program() const noexcept { return *program_; }
+  bool is_watched() const noexcept { return watcher_ != nullptr; }
 
   // Address of each slot's block; null where the plan never touches it.
   Column<char*> bases;

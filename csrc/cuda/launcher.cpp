@@ -43,7 +43,7 @@ void Launcher::OneKernel::note(const KernelLaunch& launch) {
 
 Status Launcher::launch(const KernelLaunch& launch, Stream stream) {
   Set* set = nullptr;
-  if (as_graphs_) [[likely]] {
+  if (as_graphs_ && !watched_.load(std::memory_order_relaxed)) [[likely]] {
     if (sets_.empty()) [[unlikely]]
       as_graphs_ = start();
     if (as_graphs_) set = &sets_[hash_of(launch.function) % kSets];

@@ -4,6 +4,9 @@
 //
 // So kernels that a queue launches again have graphs of their own, two each where that is possible:
 // a loop often has two results in turn. What has been launched keeps its parameters.
+//
+// A profiler knows the kernels of a program by the calls that launch them, and is told of no graph:
+// while one looks there are none.
 #pragma once
 
 #include <array>
@@ -33,6 +36,9 @@ class Launcher {
 
   // What the driver says of it; nothing is launched where that is no success.
   Status launch(const KernelLaunch& launch, Stream stream);
+
+  // Whether a profiler looks at what is launched from now on.
+  void watch(bool on) noexcept { watched_ = on; }
 
   // In the end.
   void free() noexcept;
@@ -67,6 +73,7 @@ class Launcher {
 
   const Driver& driver_ = driver();
   bool as_graphs_ = true;  // until it is known that they cannot be, or take longer
+  std::atomic<bool> watched_ = false;
   std::vector<Set> sets_;  // none before the first launch
 };
 

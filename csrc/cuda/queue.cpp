@@ -127,6 +127,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   const Code& code = static_cast<const Code&>(*compiled->code);
   const LaunchGuard guard(gpu_);
   if (captured()) refuse_capture(describe_pass(*compiled, 0));
+  launcher_.watch(frame.is_watched());
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
