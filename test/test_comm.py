@@ -31,9 +31,9 @@ class TestComm(SeveralDevicesTestCase):
         zero, one = hologram.comm.broadcast(x, [0, "hologram:1"])
         self.assertIs(one, x)
         self.assertSame(zero, x.cpu(), ZERO)
-        for source in [x.cpu()]:
-            for copied, device in zip(comm.broadcast(source, [0, 1]), (ZERO, ONE), strict=True):
-                self.assertSame(copied, source, device)
+        source = x.cpu()
+        for copied, device in zip(comm.broadcast(source, [0, 1]), (ZERO, ONE), strict=True):
+            self.assertSame(copied, source, device)
         out = [torch.zeros(6, device=d) for d in (ZERO, ONE)]
         for given, filled in zip(out, comm.broadcast(x, out=out), strict=True):
             self.assertIs(filled, given)

@@ -52,6 +52,28 @@ def run_beside_the_cpu(program: str, **env: object) -> None:
     run_on_cuda(DEVICES + textwrap.dedent(program), backends="cpu,cuda", **env)
 
 
+def run_emitted(program: str, work: str, use: str, **env: object) -> None:
+    """Runs `use` after the program, with the kernels that its `work` has emitted in a process
+    before."""
+    keep = f"""
+    import os
+    _C.start_capture(1, [])
+    {work}
+    _C.keep_kernels(1, True)
+    (text,) = _C.kept_kernels(1)
+    with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
+        file.write(text)
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = write_kernels(Path(folder))
+        for then in (keep, use):
+            run_beside_the_cpu(
+                textwrap.dedent(program) + textwrap.dedent(then),
+                HOLOGRAM_CUDA_KERNELS=kernels,
+                **env,
+            )
+
+
 class TestComputing(HologramTestCase):
     """The bits of the CPU, by kernels."""
 
@@ -142,7 +164,6 @@ class TestComputing(HologramTestCase):
     def test_kernels_emitted_for_groups(self):
         """Of many tensors too, which have their table in memory of the run."""
         program = """
-        import os
         def work(device):
             torch.manual_seed(0)
             weights = [torch.randn(40, 3 + i, device="cpu").to(device) for i in range(5)]
@@ -155,14 +176,6 @@ class TestComputing(HologramTestCase):
                 torch.hologram.flush()
             return [w.cpu() for w in weights] + [torch.softmax(weights[0] * 2, 1).cpu()]
         """
-        keep = """
-        _C.start_capture(1, [])
-        work(gpu)
-        _C.keep_kernels(1, True)
-        (text,) = _C.kept_kernels(1)
-        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
-            file.write(text)
-        """
         use = """
         for ours, theirs in zip(work(gpu), work(cpu)):
             assert torch.equal(ours, theirs)
@@ -173,16 +186,11 @@ class TestComputing(HologramTestCase):
         assert copies > 10, copies
         assert driver.simulated_cuda_calls(b"pageable") == 0
         """
-        program = textwrap.dedent(program)
-        with tempfile.TemporaryDirectory() as folder:
-            kernels = write_kernels(Path(folder))
-            for then in (keep, use):
-                run_beside_the_cpu(program + textwrap.dedent(then), HOLOGRAM_CUDA_KERNELS=kernels)
+        run_emitted(program, "work(gpu)", use)
 
     def test_long_rows_are_folded_by_one_launch(self):
         """Whose last block joins what the others have: again and again, on several streams."""
         program = """
-        import os
         def work(device):
             torch.manual_seed(0)
             rows = [torch.randn(n, 40_003, device="cpu").to(device) for n in (1, 3)]
@@ -193,14 +201,6 @@ class TestComputing(HologramTestCase):
                         results.append(fold(x, 1))
                         torch.hologram.flush(device)
             return results
-        """
-        keep = """
-        _C.start_capture(1, [])
-        work(gpu)
-        _C.keep_kernels(1, True)
-        (text,) = _C.kept_kernels(1)
-        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
-            file.write(text)
         """
         use = """
         torch.hologram.set_device(1)
@@ -214,20 +214,11 @@ class TestComputing(HologramTestCase):
                 assert torch.equal(x.cpu(), y.cpu())
         assert runs() == {"emitted": 24, "pieces": 0, "cold": 0, "cpu": 0}, runs()
         """
-        program = textwrap.dedent(program)
-        with tempfile.TemporaryDirectory() as folder:
-            kernels = write_kernels(Path(folder))
-            for then in (keep, use):
-                run_beside_the_cpu(
-                    program + textwrap.dedent(then),
-                    HOLOGRAM_CUDA_KERNELS=kernels,
-                    HOLOGRAM_TEST_CUDA_DELAY=2000,
-                )
+        run_emitted(program, "work(gpu)", use, HOLOGRAM_TEST_CUDA_DELAY=2000)
 
     def test_tables_of_many_launches(self):
         """More than there is page-locked memory for at a time, while nothing is done yet."""
         program = """
-        import os
         def work(device, count, length=800):
             tensors = [torch.full((1 + i % 3,), float(i), device="cpu").to(device)
                        for i in range(length)]
@@ -236,14 +227,6 @@ class TestComputing(HologramTestCase):
                 torch._foreach_add_(tensors, number)
                 torch.hologram.flush(device)
             return torch.cat([x.cpu() for x in tensors])
-        """
-        keep = """
-        _C.start_capture(1, [])
-        work(gpu, 3, 3)
-        _C.keep_kernels(1, True)
-        (text,) = _C.kept_kernels(1)
-        with open(os.environ["HOLOGRAM_CUDA_KERNELS"] + "/emitted.sm_90.cubin", "w") as file:
-            file.write(text)
         """
         use = """
         work(gpu, 1)
@@ -255,15 +238,7 @@ class TestComputing(HologramTestCase):
         # 40 tables of 30 KB.
         assert driver.simulated_cuda_calls(b"cuMemHostAlloc") > before
         """
-        program = textwrap.dedent(program)
-        with tempfile.TemporaryDirectory() as folder:
-            kernels = write_kernels(Path(folder))
-            for then in (keep, use):
-                run_beside_the_cpu(
-                    program + textwrap.dedent(then),
-                    HOLOGRAM_CUDA_KERNELS=kernels,
-                    HOLOGRAM_TEST_CUDA_DELAY=2000,
-                )
+        run_emitted(program, "work(gpu, 3, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=2000)
 
     def test_a_flush_is_one_launch_by_the_driver(self):
         """Beside a look at which context the thread has: what nobody asks for is not recorded."""
