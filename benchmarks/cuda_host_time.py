@@ -29,7 +29,7 @@ from torch_hologram import _C
 # Fewer than a stream takes before a launch waits.
 LAUNCHES = 1000
 ELEMENTS = 1024
-FORMS = ("emitted", "pieces", "cold", "cpu")
+FORMS = ("emitted", "pieces", "cold", "cpu", "moves")
 
 
 def one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ Needs an NVIDIA GPU and a torch with CUDA. A cell is the time of ours over that 
 least of five means of ten calls that run one after the other; results are wanted, so ours is
 flushed after each call. Only what needs no autograd is measured: torch's works on one accelerator
 of a process (docs/installed.md). Beside it stands what has run it: kernels emitted for it, kernels
-for each operation, cold ones, the CPU, or (none of these) torch's kernel.
+for each operation, cold ones, the CPU, kernels that move elements, or (none of these) torch's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNARY = (
 ).split()
 BINARY = "add sub mul div maximum pow lt".split()
 ROWS = 1024
-FORMS = ("emitted", "pieces", "cold", "cpu")
+FORMS = ("emitted", "pieces", "cold", "cpu", "moves")
 
 Operator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -81,10 +81,10 @@ def equal(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def runs() -> dict[str, int]:
-    """How often a GPU ran groups by which kernels."""
-    counts = (ctypes.c_uint64 * 4)()
+    """How often a GPU ran groups by which kernels, and moves."""
+    counts = (ctypes.c_uint64 * 5)()
     ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
-    return dict(zip(("emitted", "pieces", "cold", "on the CPU"), counts, strict=True))
+    return dict(zip(("emitted", "pieces", "cold", "on the CPU", "moves"), counts, strict=True))
 
 
 def main() -> int:

@@ -34,10 +34,10 @@ backends = [torch.hologram.get_device_properties(i).backend for i in range(3)]
 assert backends == ["cpu", "cuda", "cuda"], backends
 
 def runs():
-    counts = (ctypes.c_uint64 * 4)()
+    counts = (ctypes.c_uint64 * 5)()
     torch.hologram.synchronize()
     ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
-    return dict(zip(("emitted", "pieces", "cold", "cpu"), counts))
+    return dict(zip(("emitted", "pieces", "cold", "cpu", "moves"), counts))
 
 def check(function, *tensors, devices=(gpu,)):
     expected = function(*(x.to(cpu) for x in tensors))
@@ -212,7 +212,7 @@ class TestComputing(HologramTestCase):
         for ours in results:
             for x, y in zip(ours, work(cpu)):
                 assert torch.equal(x.cpu(), y.cpu())
-        assert runs() == {"emitted": 24, "pieces": 0, "cold": 0, "cpu": 0}, runs()
+        assert runs() == {"emitted": 24, "pieces": 0, "cold": 0, "cpu": 0, "moves": 0}, runs()
         """
         run_emitted(program, "work(gpu)", use, HOLOGRAM_TEST_CUDA_DELAY=2000)
 
@@ -516,6 +516,61 @@ class TestCopies(HologramTestCase):
                     x[1:-1].fill_(1)
                     assert x.tolist() == [0] + [1] * size + [0], (dtype, size)
                 assert torch.full((5,), 1, dtype=dtype, device="hologram").tolist() == [1] * 5
+            """
+        )
+
+    def test_copies_between_strides(self):
+        run_beside_the_cpu(
+            """
+            LAYOUTS = {
+                "transposed": lambda x: x.view(34, 36, 5).transpose(0, 1),
+                "reversed": lambda x: x.view(5, 36, 34).permute(2, 1, 0),
+                "heads": lambda x: x.view(2, 9, 34, 10).transpose(1, 2),
+                "columns": lambda x: x.view(90, 68)[3:, 1:60],
+                "steps": lambda x: x.view(90, 68)[1::3, ::7],
+                "expanded": lambda x: x[7:41].view(34, 1).expand(34, 40),
+                "last": lambda x: x.view(2, 34, 9, 10).to(memory_format=torch.channels_last),
+                "many": lambda x: x[:256].view([2] * 8).permute(7, 6, 5, 4, 3, 2, 1, 0),
+                "too many": lambda x: x[:512].view([2] * 9).permute(8, 7, 6, 5, 4, 3, 2, 1, 0),
+            }
+            for dtype in (torch.bool, torch.int16, torch.float32, torch.int64, torch.complex128):
+                x = (torch.arange(6120) % 251).to(dtype)
+                for name, of in LAYOUTS.items():
+                    before = runs()["moves"]
+                    check(lambda x: of(x).clone(memory_format=torch.contiguous_format), x)
+                    assert runs()["moves"] - before == {"last": 2, "too many": 0}.get(name, 1), name
+                    into = lambda x: of(torch.zeros_like(x)).copy_(of(x).flip(0))
+                    if name != "expanded":
+                        check(into, x)
+
+            # Sizes that differ, a cast, and memory that is shared are left to torch.
+            before = runs()["moves"]
+            x = torch.arange(48.0).view(6, 8)
+            check(lambda x: torch.zeros(8, 6, device=x.device).copy_(x[0, :6]), x)
+            check(lambda x: torch.zeros(8, 6, device=x.device, dtype=torch.half).copy_(x.t()), x)
+            check(lambda x: x[:, 1:].copy_(x[:, :-1].clone()), x)
+            square = torch.arange(36.0).view(6, 6)
+            assert torch.equal(square.to(gpu)[:3].copy_(square.to(gpu)[3:]).cpu(), square[3:])
+            y = square.to(gpu)
+            try:
+                y.view(-1)[:1].expand(6).copy_(y[1])
+                raise AssertionError("written to one element six times")
+            except RuntimeError as error:
+                assert "single memory location" in str(error), error
+
+            # In order with what is recorded before and after.
+            a, b = (torch.arange(4096.0).view(64, 64).to(d) + 1 for d in (cpu, gpu))
+            for t in (a, b):
+                u = (t * 2).t().contiguous() + 1
+                t.copy_(u.t())
+                t += 3
+            assert torch.equal(a.cpu(), b.cpu())
+            side = torch.hologram.Stream(gpu)
+            with torch.hologram.stream(side):
+                side.wait_stream(torch.hologram.default_stream(gpu))
+                c = (b * 2).t().contiguous()
+            torch.hologram.default_stream(gpu).wait_stream(side)
+            assert torch.equal(c.cpu(), (a * 2).t().cpu())
             """
         )
 

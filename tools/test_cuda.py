@@ -4,14 +4,15 @@ usage: make test-cuda [SUBSET="name ..."]
        python tools/test_cuda.py [--subset NAME ...] [--processes N] [--minutes M] [--no-build]
 
 Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with the build), `python`
-(every Python test but those about other backends), `forward` (the conformance units of the forward
-phase), `conformance` (all of them), `marked` (what exchanges memory with CuPy, JAX and CUDA
-tensors, with hologram on the CPU), or files of tests. Python and torch are those that run this
-program: nothing is installed. Units of conformance that fail are run once more on torch's own CUDA
-device, in processes without the package: those that fail there too are not judged. The result is a
-line for each subset in benchmarks/results/GPU.md, which is written also where the run is stopped or
-its time is over, and files in build/test-cuda: SUBSET.failures.txt with every failure,
-SUBSET.judged.txt with the units of them that torch's own device passes.
+(every Python test but those about other backends), `devices` (what several GPUs have a part in),
+`forward` (the conformance units of the forward phase), `conformance` (all of them), `marked` (what
+exchanges memory with CuPy, JAX and CUDA tensors, with hologram on the CPU), or files of tests.
+Python and torch are those that run this program: nothing is installed. Units of conformance that
+fail are run once more on torch's own CUDA device, in processes without the package: those that fail
+there too are not judged. The result is a line for each subset in benchmarks/results/GPU.md, which
+is written also where the run is stopped or its time is over, and files in build/test-cuda:
+SUBSET.failures.txt with every failure, SUBSET.judged.txt with the units of them that torch's own
+device passes.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ CHOSEN = (
     "pointwise_native reductions layouts quick scans composites losses norms optimizers random "
     "programs cuda cuda_interop cuda_runtime cuda_faults delegate dlpack streams"
 ).split()
+DEVICES = (
+    "devices devices_autograd devices_copies devices_exchange devices_memory devices_streams comm "
+    "model_parallel data_parallel mixed_devices cuda_runtime cuda_interop cuda_faults random "
+    "streams interop autograd multiprocessing serialization"
+).split()
 # About other backends, the emulator, or what a machine has to have installed.
 OTHERS = (
     "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect examples benchmarks "
@@ -45,12 +51,15 @@ OTHERS = (
 ).split()
 if any(find_spec(name) is None for name in ("accelerate", "lightning", "transformers")):
     OTHERS.append("integrations")
+else:
+    DEVICES.append("integrations")
 
 
 def files_of(subset: str) -> list[str]:
     """What pytest is given; raises ValueError for a subset that there is not."""
-    if subset == "chosen":
-        paths = [ROOT / "test" / f"test_{name}.py" for name in CHOSEN]
+    if subset in ("chosen", "devices"):
+        names = CHOSEN if subset == "chosen" else DEVICES
+        paths = [ROOT / "test" / f"test_{name}.py" for name in names]
         return [str(path.relative_to(ROOT)) for path in paths if path.exists()]
     if subset == "marked":
         return ["test", "--ignore=test/conformance"]
@@ -120,6 +129,8 @@ def run(subset: str, processes: int, seconds: float) -> str:
     if alone := needing_the_gpu(files):
         parts = ["-m", f"({marked}) and whole_gpu", *alone]
         line += f"; alone on the GPU: {run_tests(f'{name}.alone', parts, variables, 0, end)}"
+    if subset == "devices":
+        line += f"; on {torch.cuda.device_count()} GPUs"
     units = [test for test in failures(failed) if test.startswith("test/conformance/")]
     if not units:
         return line

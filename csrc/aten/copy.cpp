@@ -122,7 +122,11 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   if (C10_UNLIKELY(src._is_zerotensor())) {
     return self.zero_();  // it has no bytes to copy
   }
-  // Casts and strides.
+  if (copy_strided(self, src)) {
+    note_native(counter);
+    return self;
+  }
+  // Casts, strides that differ from the source's on the host, and sizes that are expanded.
   if (self.device() == src.device() && is_plain_strided(self.unsafeGetTensorImpl()) &&
       is_plain_strided(src.unsafeGetTensorImpl())) {
     static const OperatorDelegate delegate("aten::copy_", "");

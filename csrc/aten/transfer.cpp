@@ -4,10 +4,14 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <array>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "aten/block.h"
+#include "aten/memory_overlap.h"
+#include "aten/operand.h"
 #include "aten/pinned.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -115,6 +119,33 @@ void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from
     read_storage(from, from_offset, nbytes, staged.data());
     write_storage(to, to_offset, nbytes, staged.data());
   }
+}
+
+bool copy_strided(const at::Tensor& to, const at::Tensor& from) {
+  auto* const out = to.unsafeGetTensorImpl();
+  const auto* const in = from.unsafeGetTensorImpl();
+  const c10::DeviceIndex device = out->device().index();
+  if (!is_plain_strided(out) || !is_plain_strided(in) || out->device() != in->device() ||
+      is_host_addressable(device) || out->dtype() != in->dtype() || out->numel() == 0 ||
+      out->sizes() != in->sizes() || overlaps_itself(out) ||
+      overlap_status(out, in) != at::MemOverlapStatus::No) {
+    return false;
+  }
+  void* const first = out->mutable_data();
+  Block* const written = operand_block(out);
+  Block* const read = operand_block(in);
+  if (written == nullptr || read == nullptr) return false;
+  Channel& channel = current_channel(device);
+  const std::array<BlockState*, 2> used{read, written};
+  channel.window.begin_use(used, FlushReason::kernel);
+  const std::optional<Ticket> ticket =
+      channel.queue->copy_strided({first, in->data(), out->itemsize(), out->sizes(), out->strides(),
+                                   in->strides(), Window::watcher() != nullptr});
+  if (!ticket) return false;
+  channel.window.end_use(used, *ticket);
+  // Whoever sees the memory may look at any time.
+  if (C10_UNLIKELY(is_shared(*written))) channel.queue->wait(*ticket);
+  return true;
 }
 
 at::Tensor element_on_host(const at::Tensor& tensor) {

@@ -31,6 +31,11 @@ void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, cons
 void copy_storage(c10::StorageImpl* to, size_t to_offset, c10::StorageImpl* from,
                   size_t from_offset, size_t nbytes);
 
+// Elements of a tensor to another one on the same device, where its queue has a kernel for that and
+// the two are of one dtype and sizes, strided, and share no memory. False, with nothing enqueued,
+// elsewhere, and where the host can touch the memory.
+bool copy_strided(const at::Tensor& to, const at::Tensor& from);
+
 // A CPU tensor with the element of a tensor that has one.
 at::Tensor element_on_host(const at::Tensor& tensor);
 

@@ -21,6 +21,7 @@
 #include "atlas/frame.h"
 #include "atlas/product.h"
 #include "atlas/program.h"
+#include "atlas/strided_copy.h"
 
 namespace hologram {
 
@@ -92,6 +93,10 @@ class Queue {
 
   // Enqueues to[i] = *element for i < count, of 1, 2, 4, 8 or 16 bytes, which are read at once.
   virtual Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) = 0;
+
+  // Enqueues a copy between strided memory of the queue's device; none, with nothing enqueued,
+  // where it has no kernel for that. Never waits.
+  virtual std::optional<Ticket> copy_strided(const StridedCopy& /*copy*/) { return std::nullopt; }
 
   // Enqueues a matrix product, where Backend::products() names a library that has an algorithm for
   // it; none, with nothing enqueued, elsewhere. Never waits.

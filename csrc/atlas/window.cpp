@@ -182,7 +182,7 @@ void Window::flush(FlushReason reason) {
     const size_t recorded = running_->program.code.size();
     if (keeping()) [[unlikely]]
       mark_kept(running_->program);
-    Watcher* const watcher = watcher_ != nullptr && watcher_->watches() ? watcher_ : nullptr;
+    Watcher* const watcher = Window::watcher();
     const Watched whole(watcher, [&] {
       return std::string("hologram::flush (") + flush_reason_name(reason) + ")";
     });

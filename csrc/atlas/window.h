@@ -102,6 +102,10 @@ class Window {
 
   // Set once, before any window is used.
   static void set_watcher(Watcher* watcher) noexcept { watcher_ = watcher; }
+  // Null while it does not look.
+  static Watcher* watcher() noexcept {
+    return watcher_ != nullptr && watcher_->watches() ? watcher_ : nullptr;
+  }
 
   // Keeps what is flushed, for explain. `locate` says where the calling thread is; it is called
   // outside all locks, and only while some window captures.

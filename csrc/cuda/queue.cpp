@@ -368,13 +368,41 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
     default: break;
   }
   const gpu::Tensor tensor{to, {static_cast<int64_t>(count)}, {1}};
-  for (gpu::Launch& its : gpu::fill(kMoves, element_bytes, tensor, element).list) {
-    const Address address = address_of(its.arguments[0].address);
-    launch(
-        *its.kernel,
-        {kernels_.find(its.kernel->name), its.blocks, its.threads, {&address, 1}, its.parameters});
-  }
+  launch_moves(gpu::fill(kMoves, element_bytes, tensor, element));
   return enqueued();
+}
+
+std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
+  if (copy.sizes.size() > gpu::kMostMoveDimensions) return std::nullopt;
+  const ContextGuard guard(gpu_);
+  if (captured()) refuse_capture("a copy of " + std::to_string(copy.bytes()) + " bytes");
+  const auto tensor = [&](const void* address, std::span<const int64_t> strides) -> gpu::Tensor {
+    return {const_cast<void*>(address),
+            {copy.sizes.begin(), copy.sizes.end()},
+            {strides.begin(), strides.end()}};
+  };
+  const gpu::Launches launches =
+      gpu::copy(kMoves, copy.element_bytes, tensor(copy.to, copy.to_strides),
+                tensor(copy.from, copy.from_strides));
+  const std::lock_guard lock(mutex_);
+  launcher_.watch(copy.is_watched);
+  launch_moves(launches);
+  runs_by_moves.fetch_add(1, std::memory_order_relaxed);
+  return enqueued();
+}
+
+void Queue::launch_moves(const gpu::Launches& launches) {
+  std::array<Address, gpu::kMostBuffers> addresses;
+  for (const gpu::Launch& its : launches.list) {
+    std::ranges::transform(its.arguments, addresses.begin(), [](const gpu::Argument& argument) {
+      return address_of(argument.address);
+    });
+    launch(*its.kernel, {kernels_.find(its.kernel->name),
+                         its.blocks,
+                         its.threads,
+                         {addresses.data(), its.arguments.size()},
+                         its.parameters});
+  }
 }
 
 std::optional<Ticket> Queue::product(const Product& product) {
@@ -583,11 +611,12 @@ void Queue::lost(Status status) {
 
 }  // namespace hologram::cuda
 
-// {runs_by_emitted, runs_by_pieces, runs_by_cold, runs_on_cpu}, for tests.
+// {runs_by_emitted, runs_by_pieces, runs_by_cold, runs_on_cpu, runs_by_moves}, for tests.
 extern "C" HOLOGRAM_EXPORT void hologram_cuda_runs(uint64_t* counts) {
   using hologram::cuda::Queue;
   counts[0] = Queue::runs_by_emitted.load();
   counts[1] = Queue::runs_by_pieces.load();
   counts[2] = Queue::runs_by_cold.load();
   counts[3] = Queue::runs_on_cpu.load();
+  counts[4] = Queue::runs_by_moves.load();
 }

@@ -68,13 +68,14 @@ class Queue final : public hologram::Queue {
   // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
   // and by the CPU's code on copies, on all queues.
   inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_pieces{0}, runs_by_cold{0},
-      runs_on_cpu{0};
+      runs_on_cpu{0}, runs_by_moves{0};
 
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
   bool reaches(const hologram::Queue& other) const noexcept override;
   Ticket copy_from(hologram::Queue& source, void* to, const void* from, size_t bytes) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
+  std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
@@ -111,6 +112,7 @@ class Queue final : public hologram::Queue {
   bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
   void make_room_and_launch(const Ready& ready, std::span<const Binding> bindings);
   void launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory);
+  void launch_moves(const gpu::Launches& launches);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
   void launch(const gpu::Kernel& kernel, const KernelLaunch& its);

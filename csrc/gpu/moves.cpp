@@ -9,6 +9,7 @@
 namespace hologram::gpu {
 namespace {
 
+static_assert(kMostMoveDimensions == HG_MOVE_RANK);
 static_assert(static_cast<unsigned>(Pad::constant) == HG_PAD_CONSTANT &&
               static_cast<unsigned>(Pad::reflect) == HG_PAD_REFLECT &&
               static_cast<unsigned>(Pad::replicate) == HG_PAD_REPLICATE &&

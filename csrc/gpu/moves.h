@@ -24,6 +24,9 @@ struct Tensor {
   std::vector<int64_t> sizes, strides;
 };
 
+// That a launch knows: as many fit always, more where they join.
+inline constexpr size_t kMostMoveDimensions = 8;
+
 // Of the same sizes; a stride of `from` may be 0. No element of `to` is one of `from`.
 Launches copy(const Target& target, size_t bytes, const Tensor& to, const Tensor& from);
 // `element`: its bytes, on the host.

@@ -1,5 +1,6 @@
 #include "queue.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
@@ -173,6 +174,38 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
       },
       [bytes] { return "a fill of " + std::to_string(bytes) + " bytes"; },
       {{begin, begin + bytes, true}});
+}
+
+std::optional<Ticket> Queue::copy_strided(const hologram::StridedCopy& copy) {
+  // Where the elements are: bytes from the first one, in the order of the dimensions.
+  const auto offsets = [&](std::span<const int64_t> strides) {
+    std::vector<int64_t> all{0};
+    for (size_t d = 0; d < copy.sizes.size(); ++d) {
+      std::vector<int64_t> longer;
+      for (const int64_t offset : all) {
+        for (int64_t i = 0; i < copy.sizes[d]; ++i) {
+          longer.push_back(offset + i * strides[d] * static_cast<int64_t>(copy.element_bytes));
+        }
+      }
+      all.swap(longer);
+    }
+    return all;
+  };
+  const std::vector<int64_t> to = offsets(copy.to_strides), from = offsets(copy.from_strides);
+  const auto range = [&](const void* first, const std::vector<int64_t>& at, bool written) -> Range {
+    const auto* const begin = static_cast<const char*>(first);
+    return {begin, begin + std::ranges::max(at) + copy.element_bytes, written};
+  };
+  const std::vector<Range> ranges{range(copy.to, to, true), range(copy.from, from, false)};
+  auto* const out = static_cast<char*>(bytes_of(copy.to));
+  const auto* const in = static_cast<const char*>(bytes_of(copy.from));
+  return push(
+      [this, to, from, out, in, element = copy.element_bytes] {
+        transfer("copy", to.size() * element, [&] {
+          for (size_t i = 0; i < to.size(); ++i) std::memcpy(out + to[i], in + from[i], element);
+        });
+      },
+      [bytes = copy.bytes()] { return "a copy of " + std::to_string(bytes) + " bytes"; }, ranges);
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {

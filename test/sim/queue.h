@@ -56,6 +56,7 @@ class Queue final : public hologram::Queue {
                 hologram::Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, hologram::Direction direction) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
+  std::optional<Ticket> copy_strided(const hologram::StridedCopy& copy) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const hologram::Fence& fence) override;
   void lend(void* vendors) override;

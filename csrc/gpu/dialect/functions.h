@@ -53,11 +53,17 @@ HG_DEV hg_exp_parts hg_exp_of(float x) {
   return e;
 }
 
-HG_DEV float math_exp(float x) {
+// Where the result may not be normal.
+HG_DEV float hg_exp_of_large(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const hg_exp_parts e = hg_exp_of(x);
   return hg_scale(1.0f + e.t, e.n_bits);
+}
+HG_DEV float math_exp(float x) {
+  if (!(hg_fabs(x) < 87.0f)) return hg_exp_of_large(x);
+  const hg_exp_parts e = hg_exp_of(x);
+  return hg_scale_normal(1.0f + e.t, e.n_bits);
 }
 
 HG_DEV hg_exp_parts hg_exp2_of(float x) {
