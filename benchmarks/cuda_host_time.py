@@ -5,8 +5,9 @@
 
 Needs an NVIDIA GPU and a torch with CUDA. Of ours a call records, flushes and launches; nothing
 waits for the GPU while it is measured, and there are too few launches at a time to fill its queue.
-Printed are microseconds for a call, the least of so many loops, ours over torch's, and what has run
-ours: kernels emitted for it, kernels for each operation, cold ones, the CPU, or torch's kernel.
+Loops of ours and of torch's take turns. Printed are microseconds for a call, the least of so many
+loops, ours over torch's, and what has run ours: kernels emitted for it, kernels for each operation,
+cold ones, the CPU, kernels that move elements, or torch's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 os.environ.setdefault("HOLOGRAM_BACKENDS", "cuda")
 
@@ -57,21 +59,22 @@ CALLS = {"x + y": (one, 1), "ten additions": (chain, 10), "sum of rows": (row_su
          "in place": (in_place, 1)}  # fmt: skip
 
 
-def microseconds(
-    call: Callable[[], None], finish: Callable[[], None], repeats: int, n: int
-) -> float:
-    """The least mean of a loop of n calls."""
-    for _ in range(20):
-        call()
-    least = float("inf")
-    for _ in range(repeats):
-        finish()
+@dataclass
+class Loop:
+    """Calls, and the least mean of a loop of n of them, in microseconds."""
+
+    call: Callable[[], None]
+    finish: Callable[[], None]
+    n: int
+    least: float = float("inf")
+
+    def run(self) -> None:
+        self.finish()
         begin = time.perf_counter()
-        for _ in range(n):
-            call()
-        least = min(least, time.perf_counter() - begin)
-    finish()
-    return 1e6 * least / n
+        for _ in range(self.n):
+            self.call()
+        self.least = min(self.least, 1e6 * (time.perf_counter() - begin) / self.n)
+        self.finish()
 
 
 def runs() -> list[int]:
@@ -81,7 +84,7 @@ def runs() -> list[int]:
     return list(counts)
 
 
-def measure(function: Callable, launches: int, device: str, repeats: int) -> float:
+def loop_of(function: Callable, launches: int, device: str) -> Loop:
     module = torch.get_device_module(device)
     x, y = (torch.rand(32, ELEMENTS // 32, device=device) for _ in range(2))
 
@@ -94,7 +97,9 @@ def measure(function: Callable, launches: int, device: str, repeats: int) -> flo
         function(x, y)
 
     call = flushed if device == "hologram" else plain
-    return microseconds(call, module.synchronize, repeats, LAUNCHES // launches)
+    for _ in range(20):
+        call()
+    return Loop(call, module.synchronize, LAUNCHES // launches)
 
 
 def main() -> int:
@@ -109,11 +114,16 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     lines = []
     for name, (function, launches) in CALLS.items():
-        theirs = measure(function, launches, "cuda", arguments.repeats)
+        theirs = loop_of(function, launches, "cuda")
         before = runs()
-        ours = measure(function, launches, "hologram", arguments.repeats)
+        ours = loop_of(function, launches, "hologram")
+        # In turns, so that both see the machine as it is at the time.
+        for _ in range(arguments.repeats):
+            theirs.run()
+            ours.run()
         ran = [form for form, a, b in zip(FORMS, before, runs(), strict=True) if b > a]
-        times = [f"{value:.2f}" for value in (ours / theirs, ours, theirs)]
+        values = (ours.least / theirs.least, ours.least, theirs.least)
+        times = [f"{value:.2f}" for value in values]
         lines.append((name, *times, ", ".join(ran) or "torch's"))
     header = ("call", "times torch's", "us", "us, torch", "run by")
     print(common.text_table(header, lines))

@@ -6,10 +6,11 @@
     python benchmarks/cuda_operators.py --only pow softmax  of these operators
 
 Needs an NVIDIA GPU and a torch with CUDA. A cell is the time of ours over that of torch's, each the
-least of five means of ten calls that run one after the other; results are wanted, so ours is
-flushed after each call. Only what needs no autograd is measured: torch's works on one accelerator
-of a process (docs/installed.md). Beside it stands what has run it: kernels emitted for it, kernels
-for each operation, cold ones, the CPU, kernels that move elements, or (none of these) torch's.
+least of five means of ten calls that run one after the other, in turns; results are wanted, so ours
+is flushed after each call. Only what needs no autograd is measured: torch's works on one
+accelerator of a process (docs/installed.md). Beside it stands what has run it: kernels emitted for
+it, kernels for each operation, cold ones, the CPU, kernels that move elements, or (none of these)
+torch's.
 """
 
 from __future__ import annotations
@@ -84,47 +85,48 @@ def runs() -> list[int]:
     return list(counts)
 
 
-def seconds(call: Callable[[], object], finish: Callable[[], None]) -> float:
-    for _ in range(3):
-        call()
-    finish()
-    least = float("inf")
-    for _ in range(5):
+class Calls:
+    """Of an operator on a device, whose last result is kept."""
+
+    def __init__(self, operator: Operator, device: str, dtype: torch.dtype, elements: int) -> None:
+        self.operator, self.device = operator, device
+        self.finish = torch.get_device_module(device).synchronize
+        self.operands = [torch.rand(elements, device=device).to(dtype) for _ in range(2)]
+        self.kept: list[torch.Tensor] = []
+        self.least = float("inf")  # seconds
+
+    def __call__(self) -> None:
+        self.kept[:] = [self.operator(*self.operands)]
+        if self.device == "hologram":
+            torch.hologram.flush()
+
+    def time(self) -> None:
+        self.finish()
         begin = time.perf_counter()
         for _ in range(10):
-            call()
-        finish()
-        least = min(least, (time.perf_counter() - begin) / 10)
-    return least
+            self()
+        self.finish()
+        self.least = min(self.least, (time.perf_counter() - begin) / 10)
 
 
 def measure(name: str, operator: Operator, dtype: torch.dtype, elements: int) -> Cell:
-    times, forms = {}, ""
-    for device in ("hologram", "cuda"):
-        module = torch.get_device_module(device)
-        x = torch.rand(elements, device=device).to(dtype)
-        y = torch.rand(elements, device=device).to(dtype)
-        kept: list[torch.Tensor] = []
-
-        def call(
-            x: torch.Tensor = x, y: torch.Tensor = y, kept: list = kept, device: str = device
-        ) -> None:
-            kept[:] = [operator(x, y)]
-            if device == "hologram":
-                torch.hologram.flush()
-
-        before = runs()
-        call()
-        module.synchronize()
-        if device == "hologram":
-            ran = [form for form, a, b in zip(FORMS, before, runs(), strict=True) if b > a]
-            forms = ", ".join(ran) or "torch's"
-        times[device] = seconds(call, module.synchronize)
-        kept.clear()
-        del x, y
-        module.empty_cache()
+    ours, theirs = (Calls(operator, device, dtype, elements) for device in ("hologram", "cuda"))
+    before = runs()
+    ours()
+    ours.finish()
+    ran = [form for form, a, b in zip(FORMS, before, runs(), strict=True) if b > a]
+    for calls in (ours, theirs):
+        for _ in range(3):
+            calls()
+    for _ in range(5):
+        ours.time()
+        theirs.time()
     label = f"{name}, {str(dtype).removeprefix('torch.')}"
-    return Cell(label, times["hologram"], times["cuda"], forms)
+    cell = Cell(label, ours.least, theirs.least, ", ".join(ran) or "torch's")
+    del ours, theirs, calls
+    for device in ("hologram", "cuda"):
+        torch.get_device_module(device).empty_cache()
+    return cell
 
 
 def main() -> int:
