@@ -5,6 +5,7 @@ HOLOGRAM_TEST_DEVICE       device under test: "hologram" (default), "cpu" or a v
                            in UNJUDGED of expected_failures.py. With "cuda" it says which units
                            torch's own device passes: the package is not loaded, since torch's
                            autograd works on one accelerator of a process, and nothing is listed.
+HOLOGRAM_TEST_TIMES        how often a unit is run on a vendor's device (default 1).
 HOLOGRAM_TEST_FULL=1       every dtype an entry supports instead of DEFAULT_DTYPES, every sample.
 HOLOGRAM_CONFORMANCE_JSON  file to which one JSON line per unit and phase is appended.
 HOLOGRAM_TEST_SIM_EMITTED  "later": the simulated device computes on cold GPU kernels, until the
@@ -19,6 +20,7 @@ import os
 import torch
 
 DEVICE = os.environ.get("HOLOGRAM_TEST_DEVICE", "hologram")
+TIMES = int(os.environ.get("HOLOGRAM_TEST_TIMES", "1"))
 FULL = os.environ.get("HOLOGRAM_TEST_FULL", "0") == "1"
 JSON_PATH = os.environ.get("HOLOGRAM_CONFORMANCE_JSON")
 KERNELS_COME_LATER = os.environ.get("HOLOGRAM_TEST_SIM_EMITTED") == "later"

@@ -8,6 +8,8 @@ A unit is (database, entry, dtype) and is run in phases. The rules, all strict:
   is "not judged". It is a test failure unless UNJUDGED lists it.
 * It is listed and the reason is gone: a test failure, so that the lists stay true.
 * Run on the vendor's device itself (HOLOGRAM_TEST_DEVICE): what fails there fails, listed or not.
+  Its kernels may add up in any order: a unit that is run there several times (HOLOGRAM_TEST_TIMES)
+  fails where one of them does.
 * On a device whose operators run the kernels of a vendor's device, CUDA's, and with that device in
   its place the unit fails too: "not judged". What the vendor's device does not have, or does
   otherwise than the CPU, the device has and does likewise.
@@ -68,7 +70,8 @@ def conclude(key: Key, run: Callable[[torch.device], Any]) -> None:
         _record(key, status, seconds=round(time.perf_counter() - begin, 4), **details)
 
     if config.IS_VENDORS:
-        run(torch.device(config.DEVICE))
+        for _ in range(config.TIMES):
+            run(torch.device(config.DEVICE))
         return record("passed")
     why_unjudged = listed(UNJUDGED, key)
     if why_unjudged is not None:

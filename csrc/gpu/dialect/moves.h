@@ -131,14 +131,27 @@ HG_DEV void hg_transpose(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_SHARED_PTR
   hg_coordinates(p.space, plane, I(0), before, c);
   const I from_plane = hg_offset(p.from, c), to_plane = hg_offset(p.to, c);
   const hg_u32 x = lid % HG_MOVE_TILE, y = lid / HG_MOVE_TILE;
-  for (hg_u32 k = y; k < HG_MOVE_TILE; k += HG_MOVE_TILE_ROWS) {
+  // All of a thread's are read before one is written, so that it waits once.
+  W read[HG_MOVE_TILE / HG_MOVE_TILE_ROWS];
+  HG_UNROLL
+  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+    const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
     const I r = row + static_cast<I>(x), i = column + static_cast<I>(k);
     if (r < rows && i < columns) {
-      tile[k * (HG_MOVE_TILE + 1u) + x] = from[from_plane + r * p.from[before] + i * p.from[last]];
+      read[j] = from[from_plane + r * p.from[before] + i * p.from[last]];
+    }
+  }
+  HG_UNROLL
+  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+    const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
+    if (row + static_cast<I>(x) < rows && column + static_cast<I>(k) < columns) {
+      tile[k * (HG_MOVE_TILE + 1u) + x] = read[j];
     }
   }
   HG_SYNC();
-  for (hg_u32 k = y; k < HG_MOVE_TILE; k += HG_MOVE_TILE_ROWS) {
+  HG_UNROLL
+  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+    const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
     const I r = row + static_cast<I>(k), i = column + static_cast<I>(x);
     if (r < rows && i < columns) {
       to[to_plane + r * p.to[before] + i * p.to[last]] = tile[x * (HG_MOVE_TILE + 1u) + k];
