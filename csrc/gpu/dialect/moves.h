@@ -122,9 +122,16 @@ HG_DEV void hg_transpose(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_SHARED_PTR
   const I n = static_cast<I>(HG_MOVE_TILE), last = p.space.rank - 1, before = last - 1;
   const I rows = p.space.size[before], columns = p.space.size[last];
   const I tiles = hg_divided(columns + n - 1, n), rows_of_tiles = hg_divided(rows + n - 1, n);
-  const I number = static_cast<I>(block), line = hg_divided(number, tiles);
-  const I plane = hg_divided(line, rows_of_tiles);
-  const I row = (line - plane * rows_of_tiles) * n, column = (number - line * tiles) * n;
+  // Tiles come in groups of some columns, row after row: what is in flight at a time are long
+  // pieces of the rows of both, where the memory would else meet a row of its own with each tile's
+  // row.
+  const I plane = hg_divided(static_cast<I>(block), tiles * rows_of_tiles);
+  const I in_plane = static_cast<I>(block) - plane * tiles * rows_of_tiles;
+  const I most = static_cast<I>(HG_MOVE_TILE_GROUP);
+  const I group = hg_divided(in_plane, most * rows_of_tiles), first = group * most;
+  const I width = tiles - first < most ? tiles - first : most;
+  const I in_group = in_plane - first * rows_of_tiles, line = hg_divided(in_group, width);
+  const I row = line * n, column = (first + in_group - line * width) * n;
   I c[HG_MOVE_RANK];
   HG_UNROLL
   for (hg_u32 d = 0; d < HG_MOVE_RANK; ++d) c[d] = 0;

@@ -3,12 +3,13 @@
 #ifndef HOLOGRAM_GPU_MOVES_LIMITS_H
 #define HOLOGRAM_GPU_MOVES_LIMITS_H
 
-#define HG_MOVE_RANK 8u       // dimensions of a space
-#define HG_MOVE_EACH 4u       // points of a thread
-#define HG_MOVE_TILE 32u      // rows and columns of a tile, which a block transposes
-#define HG_MOVE_TILE_ROWS 8u  // of a tile that the block reads at once
-#define HG_MOVE_INDICES 8u    // of one launch
-#define HG_MOVE_INPUTS 24u    // that one launch of `cat` joins
+#define HG_MOVE_RANK 8u        // dimensions of a space
+#define HG_MOVE_EACH 4u        // points of a thread
+#define HG_MOVE_TILE 32u       // rows and columns of a tile, which a block transposes
+#define HG_MOVE_TILE_ROWS 8u   // of a tile that the block reads at once
+#define HG_MOVE_TILE_GROUP 8u  // tiles side by side that one block after another takes
+#define HG_MOVE_INDICES 8u     // of one launch
+#define HG_MOVE_INPUTS 24u     // that one launch of `cat` joins
 
 // Of an index.
 #define HG_INDEX_LONG 1u   // it has 64 bits, else 32
