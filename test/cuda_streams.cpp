@@ -71,6 +71,12 @@ extern "C" void set_stream(int64_t id) {
 extern "C" int64_t stream() {
   return streams[0];
 }
+extern "C" int64_t device() {
+  return current;
+}
+extern "C" void set_device(int64_t index) {
+  current = static_cast<c10::DeviceIndex>(index);
+}
 // The handle of a stream of torch's own.
 extern "C" void set_own(int64_t id, int64_t handle) {
   own_handles.at(static_cast<size_t>(id - kFirstOwn)) = handle;

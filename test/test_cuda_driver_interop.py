@@ -20,6 +20,8 @@ vendor = ctypes.CDLL(os.environ["LD_PRELOAD"])
 vendor.stream.restype = ctypes.c_int64
 vendor.set_stream.argtypes = [ctypes.c_int64]
 vendor.set_own.argtypes = [ctypes.c_int64, ctypes.c_int64]
+vendor.device.restype = ctypes.c_int64
+vendor.set_device.argtypes = [ctypes.c_int64]
 from torch_hologram import _C
 D = "hologram"
 driver = ctypes.CDLL("libcuda.so.1")
@@ -102,6 +104,75 @@ class TestStreams(HologramTestCase):
             for stream in many:
                 with torch.hologram.stream(stream):
                     assert now() == stream, (now(), stream)
+            """
+        )
+
+    def test_a_stream_of_torchs_is_made_current(self):
+        run_with_streams(
+            """
+            vendor.set_own(2, new_stream())
+            theirs = torch.Stream(stream_id=2, device_index=0, device_type=1)
+            ours = torch.hologram.Stream()
+            torch.hologram.set_device(1)
+            with torch.hologram.stream(ours), torch.hologram.stream(theirs):
+                assert vendor.stream() == 2 and now().cuda_stream == theirs.native_handle, now()
+                assert torch.hologram.current_device() == 0 == vendor.device()
+            assert vendor.stream() == 0 and now().device.index == 1
+            torch.hologram.set_stream(theirs)
+            assert vendor.stream() == 2 and torch.hologram.current_device() == 0
+            torch.hologram.set_stream(torch.hologram.default_stream())
+            for wrong, message in (
+                (torch.Stream(stream_id=0, device_index=2, device_type=1),
+                 "expected a hologram stream, got a cuda stream, whose device is none of hologram's"),
+                (torch.Stream(stream_id=0, device_index=0, device_type=0),
+                 "expected a hologram stream, got a cpu stream"),
+                (torch.Stream(stream_id=12345, device_index=1, device_type=20),
+                 "hologram:1 has no stream with id 12345"),
+            ):
+                before = now(), torch.hologram.current_device(), vendor.device(), vendor.stream()
+                for make in torch.hologram.set_stream, lambda x: torch.hologram.stream(x).__enter__():
+                    try:
+                        make(wrong)
+                    except RuntimeError as error:
+                        assert message in str(error), error
+                    else:
+                        raise AssertionError(wrong)
+                after = now(), torch.hologram.current_device(), vendor.device(), vendor.stream()
+                assert after == before, (before, after)
+            """
+        )
+
+    def test_our_device_is_torchs(self):
+        """Which other libraries ask for where they launch. Torch's is not ours."""
+        run_with_streams(
+            """
+            torch.hologram.set_device(1)
+            assert vendor.device() == 1
+            with torch.hologram.device(0):
+                assert vendor.device() == 0 == torch.hologram.current_device()
+                with torch.hologram.device_of(torch.zeros(1, device="hologram:1")):
+                    assert vendor.device() == 1
+                with torch.hologram.device(-1), torch.hologram.device(None):
+                    assert vendor.device() == 0
+                assert vendor.device() == 0
+            assert vendor.device() == 1 == torch.hologram.current_device()
+            vendor.set_device(0)
+            assert torch.hologram.current_device() == 1
+            with torch.hologram.device(1):
+                assert vendor.device() == 1
+            assert vendor.device() == 0 and torch.hologram.current_device() == 1
+            stream = torch.hologram.Stream(device=1)
+            with torch.hologram.device(0):
+                with torch.hologram.stream(stream):
+                    assert vendor.device() == 1 == torch.hologram.current_device()
+                assert vendor.device() == 0 == torch.hologram.current_device()
+            try:
+                torch.hologram.set_device(2)
+            except RuntimeError as error:
+                assert "index 2 is out of range" in str(error), error
+            else:
+                raise AssertionError("there is no third device")
+            assert vendor.device() == 0 and torch.hologram.current_device() == 1
             """
         )
 

@@ -65,6 +65,19 @@ class TestStreams(GpuTestCase):
             self.stream.cuda_stream,
         )
 
+    def test_a_stream_of_torchs_is_made_current(self):
+        with torch.hologram.stream(self.stream):
+            self.assertEqual(torch.cuda.current_stream(), self.stream)
+            mine = torch.hologram.current_stream()
+            self.assertEqual(mine.cuda_stream, self.stream.cuda_stream)
+            twice = self.on_device * 2
+        self.assertEqual(torch.cuda.current_stream(), torch.cuda.default_stream())
+        torch.hologram.set_stream(self.stream)
+        self.assertEqual(torch.cuda.current_stream(), self.stream)
+        self.assertEqual(twice.cpu(), self.numbers * 2)
+        torch.hologram.set_stream(torch.hologram.default_stream())
+        self.assertEqual(torch.cuda.current_stream(), torch.cuda.default_stream())
+
     def test_work_is_in_the_order_of_the_stream(self):
         for current in self.streams():
             with current:

@@ -158,6 +158,30 @@ class TestTwoGpus(HologramTestCase):
             """
         )
 
+    def test_the_current_device_is_torchs(self):
+        """So that what other libraries launch is on the device that its tensors are on."""
+        run_on_gpu(
+            """
+            stream = torch.cuda.Stream(1)
+            with torch.hologram.device(1):
+                assert torch.cuda.current_device() == 1
+                with torch.hologram.device(0):
+                    assert torch.cuda.current_device() == 0
+                x = torch.arange(1 << 20, dtype=torch.float32, device="hologram")
+                torch.cuda._sleep(10_000_000)
+                y = torch.from_dlpack(x + 1, device="cuda")
+                assert y.device.index == 1 and torch.equal((y * 2).cpu(), 2 * (x.cpu() + 1))
+            assert torch.cuda.current_device() == 0 == torch.hologram.current_device()
+            with torch.hologram.stream(stream):
+                assert torch.hologram.current_device() == 1 == torch.cuda.current_device()
+                assert torch.cuda.current_stream() == stream
+                assert torch.hologram.current_stream().cuda_stream == stream.cuda_stream
+                z = torch.ones(5, device="hologram") + 1
+            assert z.device.index == 1 and z.tolist() == [2] * 5
+            assert torch.cuda.current_device() == 0 == torch.hologram.current_device()
+            """
+        )
+
 
 if __name__ == "__main__":
     run_tests()

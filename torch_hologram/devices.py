@@ -113,6 +113,8 @@ def current_device() -> int:
 def set_device(device: Device) -> None:
     """Makes a device current in this thread; prefer :class:`device` in a ``with`` statement.
 
+    A CUDA device becomes that of ``torch.cuda``, too, so that other libraries launch there.
+
     Args:
         device: a device with an index. A negative integer leaves the current device as it is.
 
@@ -123,11 +125,13 @@ def set_device(device: Device) -> None:
     index = device_index(device, optional=False)
     if index >= 0:
         lazy_init()
-        _C.set_device(index)
+        _C.exchange_current_devices(index)
 
 
 class device:
     """Context manager that makes a device current, and the previous one on exit.
+
+    A CUDA device is meanwhile that of ``torch.cuda``, too, so that other libraries launch there.
 
     Args:
         device: a device, or ``None`` or a negative integer for no change.
@@ -140,9 +144,12 @@ class device:
     def __init__(self, device: Device) -> None:
         self.idx = -1 if device is None else device_index(device)
         self.prev_idx = -1
+        self._previous: tuple[int, int, int] | None = None
 
     def __enter__(self) -> None:
-        self.prev_idx = _C.maybe_exchange_device(self.idx)
+        if self.idx >= 0:
+            self._previous = _C.exchange_current_devices(self.idx)
+            self.prev_idx = self._previous[0]
 
     def __exit__(
         self,
@@ -150,7 +157,8 @@ class device:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> Literal[False]:
-        _C.maybe_exchange_device(self.prev_idx)
+        if self._previous is not None:
+            _C.set_current_devices(self._previous)
         return False
 
 

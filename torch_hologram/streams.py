@@ -183,10 +183,12 @@ def set_stream(stream: torch.Stream | None) -> None:
     """Makes a stream and its device current; prefer :func:`stream` in a ``with`` statement.
 
     Args:
-        stream: ``None`` changes nothing.
+        stream: ``None`` changes nothing. A ``torch.cuda.Stream`` is one of the hologram device that
+            its device is.
 
     Raises:
         TypeError: ``stream`` is no stream.
+        RuntimeError: it is one of another device, or the device has no such stream.
     """
     _check(stream)
     if stream is not None:
@@ -197,22 +199,24 @@ class StreamContext:
     """Context manager that makes a stream and its device current.
 
     Args:
-        stream: ``None`` changes nothing.
+        stream: ``None`` changes nothing. A ``torch.cuda.Stream`` is one of the hologram device that
+            its device is.
 
     Raises:
         TypeError: ``stream`` is no stream.
+        RuntimeError: on entry, if it is one of another device, or the device has no such stream.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
         _check(stream)
         self.stream = stream
-        self._previous: list[tuple[int, Stream]] = []
+        self._previous: list[tuple[tuple[int, int, int], Stream]] = []
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            previous = _C.current_device(), current_stream(self.stream.device)
-            set_stream(self.stream)
-            self._previous.append(previous)
+            parts = self.stream.stream_id, self.stream.device_index, self.stream.device_type
+            stream = current_stream(_C.device_of_stream(*parts))
+            self._previous.append((_C.set_stream(*parts), stream))
 
     def __exit__(
         self,
@@ -221,9 +225,9 @@ class StreamContext:
         traceback: TracebackType | None,
     ) -> None:
         if self.stream is not None:
-            index, stream = self._previous.pop()
+            devices, stream = self._previous.pop()
             set_stream(stream)
-            _C.set_device(index)
+            _C.set_current_devices(devices)
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:

@@ -64,6 +64,30 @@ c10::DeviceIndex checked(int64_t index) {
   return static_cast<c10::DeviceIndex>(index);
 }
 
+// Of ours, and the type and index of the vendor's, -1 without.
+using PackedDevices = std::tuple<int64_t, int64_t, int64_t>;
+
+PackedDevices pack(const CurrentDevices& devices) {
+  if (!devices.vendors) return {devices.ours, -1, -1};
+  return {devices.ours, static_cast<int64_t>(devices.vendors->type()), devices.vendors->index()};
+}
+CurrentDevices unpack(const PackedDevices& packed) {
+  const auto [ours, type, index] = packed;
+  CurrentDevices devices{.ours = checked(ours), .vendors = std::nullopt};
+  if (type >= 0) {
+    devices.vendors.emplace(static_cast<c10::DeviceType>(type),
+                            static_cast<c10::DeviceIndex>(index));
+  }
+  return devices;
+}
+
+c10::Stream unpack_stream(int64_t id, int64_t index, int64_t type) {
+  const auto device_type = static_cast<c10::DeviceType>(type);
+  const auto device =
+      device_type == kHologram ? checked(index) : static_cast<c10::DeviceIndex>(index);
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(device_type, device), id);
+}
+
 // Gives a Python class the buffer protocol, which one cannot write in Python before 3.12. The class
 // has a method _expose(), which says where its memory is and what keeps it there. From then on the
 // object does, for that is all that views know.
@@ -224,8 +248,11 @@ void bind(py::module_& m) {
   m.def("environment_warning", [] { return config().warning; });
   m.def("absent_backends", [] { return config().absent; });
   m.def("current_device", [] { return hologram::current_device(); });
-  m.def("set_device", [](int64_t index) { set_current_device(checked(index)); });
-  m.def("exchange_device", [](int64_t index) { return exchange_current_device(checked(index)); });
+  // With the vendor's device. What was current before is opaque there.
+  m.def("exchange_current_devices",
+        [](int64_t index) { return pack(exchange_current_devices(checked(index))); });
+  m.def("set_current_devices",
+        [](const PackedDevices& devices) { set_current_devices(unpack(devices)); });
   m.def("maybe_exchange_device",
         [](int64_t index) { return index < 0 ? -1 : exchange_current_device(checked(index)); });
   m.def("device_properties", &device_properties);
@@ -276,14 +303,17 @@ void bind(py::module_& m) {
     return channels.several() && !channels.of(hologram::current_stream(device)).queue->takes_work();
   });
   m.def("default_stream", [](int64_t index) { return pack(0, checked(index)); });
+  m.def("device_of_stream", [](int64_t id, int64_t index, int64_t type) {
+    return device_of_stream(unpack_stream(id, index, type));
+  });
+  // Returns what exchange_current_devices() does.
   m.def("set_stream", [](int64_t id, int64_t index, int64_t type) {
-    TORCH_CHECK(type == static_cast<int64_t>(kHologram), "expected a hologram stream, got a ",
-                c10::Device(static_cast<c10::DeviceType>(type)), " stream");
-    const auto device = checked(index);
-    TORCH_CHECK(hologram::device(device).has_stream(id), "hologram:", static_cast<int>(device),
-                " has no stream with id ", id);
-    set_current_device(device);
-    exchange_current_stream(device, id);
+    const c10::Stream stream = unpack_stream(id, index, type);
+    const c10::DeviceIndex device = device_of_stream(stream);
+    if (type == static_cast<int64_t>(kHologram)) check_stream(stream);
+    const CurrentDevices before = exchange_current_devices(device);
+    set_current_stream(stream);
+    return pack(before);
   });
   // Takes event handles (torch.Event.event_id), because torch's own elapsed_time() refuses
   // subclasses of torch.Event.

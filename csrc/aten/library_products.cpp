@@ -14,6 +14,7 @@
 #include "aten/below_autograd.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
+#include "aten/queue_order.h"
 #include "aten/record_call.h"
 #include "atlas/device.h"
 #include "atlas/product.h"
@@ -141,13 +142,8 @@ bool enqueue(const Product& product, at::ArrayRef<const Tensor*> operands, const
   Block* const written = operand_block(out.unsafeGetTensorImpl());
   blocks.push_back(written);
   const std::span<BlockState* const> used(blocks.data(), blocks.size());
-  channel.window.begin_use(used, FlushReason::kernel);
-  const std::optional<Ticket> ticket = channel.queue->product(product);
-  if (!ticket) return false;
-  channel.window.end_use(used, *ticket);
-  // Whoever sees the memory may look at any time.
-  if (C10_UNLIKELY(is_shared(*written))) channel.queue->wait(*ticket);
-  return true;
+  return run_in_queue_order(channel, used, *written,
+                            [&](Queue& queue) { return queue.product(product); });
 }
 
 }  // namespace

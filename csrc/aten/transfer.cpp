@@ -13,6 +13,7 @@
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
 #include "aten/pinned.h"
+#include "aten/queue_order.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 
@@ -137,15 +138,15 @@ bool copy_strided(const at::Tensor& to, const at::Tensor& from) {
   if (written == nullptr || read == nullptr) return false;
   Channel& channel = current_channel(device);
   const std::array<BlockState*, 2> used{read, written};
-  channel.window.begin_use(used, FlushReason::kernel);
-  const std::optional<Ticket> ticket =
-      channel.queue->copy_strided({first, in->data(), out->itemsize(), out->sizes(), out->strides(),
-                                   in->strides(), Window::watcher() != nullptr});
-  if (!ticket) return false;
-  channel.window.end_use(used, *ticket);
-  // Whoever sees the memory may look at any time.
-  if (C10_UNLIKELY(is_shared(*written))) channel.queue->wait(*ticket);
-  return true;
+  const StridedCopy copy{first,
+                         in->data(),
+                         out->itemsize(),
+                         out->sizes(),
+                         out->strides(),
+                         in->strides(),
+                         Window::watcher() != nullptr};
+  return run_in_queue_order(channel, used, *written,
+                            [&](Queue& queue) { return queue.copy_strided(copy); });
 }
 
 at::Tensor element_on_host(const at::Tensor& tensor) {

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "aten/delegate_target.h"
+#include "aten/runtime.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {
@@ -78,6 +79,52 @@ void follow(Device& device) {
 
 void follow_vendor_streams() {
   set_device_made(&follow);
+}
+
+CurrentDevices exchange_current_devices(c10::DeviceIndex device) {
+  CurrentDevices before;
+  // Asked first, for it throws where there is no such device.
+  const DelegateTarget& target = target_of(device);
+  before.ours = static_cast<c10::DeviceIndex>(exchange_current_device(device));
+  if (target.in_stream_order) {
+    before.vendors =
+        c10::impl::VirtualGuardImpl(target.device.type()).exchangeDevice(target.device);
+  }
+  return before;
+}
+
+void set_current_devices(const CurrentDevices& devices) {
+  exchange_current_device(devices.ours);
+  if (devices.vendors) {
+    c10::impl::VirtualGuardImpl(devices.vendors->type()).setDevice(*devices.vendors);
+  }
+}
+
+c10::DeviceIndex device_of_stream(const c10::Stream& stream) {
+  if (stream.device_type() == kHologram) return stream.device_index();
+  const auto is_of = [&](c10::DeviceIndex index) {
+    const DelegateTarget& target = target_of(index);
+    return target.in_stream_order && target.device == stream.device();
+  };
+  // Where it most likely is, so that devices that nobody has used stay so.
+  const auto count = static_cast<c10::DeviceIndex>(hologram::device_count());
+  if (stream.device_index() < count && is_of(stream.device_index())) return stream.device_index();
+  for (c10::DeviceIndex index = 0; index < count; ++index) {
+    if (is_of(index)) return index;
+  }
+  TORCH_CHECK(false, "expected a hologram stream, got a ", c10::Device(stream.device_type()),
+              " stream", stream.device().is_cpu() ? "" : ", whose device is none of hologram's");
+}
+
+void set_current_stream(const c10::Stream& stream) {
+  if (stream.device_type() == kHologram) {
+    check_stream(stream);
+    exchange_current_stream(stream.device_index(), stream.id());
+    return;
+  }
+  // Ours follows, and the stream keeps torch's id.
+  device_of_stream(stream);
+  c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
 }
 
 void* vendor_handle(int device, StreamId stream) {
