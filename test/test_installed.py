@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 
 import torch
-from common import GPUS, HologramTestCase, run_python
+from common import HologramTestCase, run_python
 from torch.testing._internal.common_utils import run_tests
 
 # One process that is a group of its own, so that no port has to be free.
@@ -25,6 +25,8 @@ GROUP = """
         sys.stdout.flush()
         os._exit(1 if hasattr(sys, "last_value") else 0)
 """
+# torch's accelerator is CUDA without the package, where it finds a GPU, whatever is tested.
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""} if torch.cuda.is_available() else {}
 # Without the package, with it through `import torch`, and with it after torch's own modules.
 ORDERS = {
     "without": ("", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
@@ -37,8 +39,7 @@ class TestCpuPrograms(HologramTestCase):
     """Runs the same program without the package and with it, and compares what is printed."""
 
     def same_with_and_without(self, program: str) -> None:
-        # torch's accelerator is CUDA without the package, where it finds a GPU.
-        hidden = {"CUDA_VISIBLE_DEVICES": "", "HOLOGRAM_BACKENDS": "cpu"} if GPUS else {}
+        hidden = HIDDEN | {"HOLOGRAM_BACKENDS": "cpu"} if HIDDEN else {}
         printed = {
             order: run_python(program.replace("HERE", line), env=hidden | env).stdout
             for order, (line, env) in ORDERS.items()
@@ -143,8 +144,7 @@ class TestWhatChanges(HologramTestCase):
             ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),
             ("HOLOGRAM_BACKENDS", ""),
         ):
-            hidden = {"CUDA_VISIBLE_DEVICES": ""} if GPUS else {}
-            run_python(program, env={variable: value, "PYTHONWARNINGS": "ignore", **hidden})
+            run_python(program, env={variable: value, "PYTHONWARNINGS": "ignore", **HIDDEN})
 
     def test_explicit_mesh_is_respected(self):
         process = run_python(

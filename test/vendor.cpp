@@ -107,6 +107,8 @@ struct Generator final : c10::GeneratorImpl {
 };
 
 struct Hooks final : at::MTIAHooksInterface {
+  Hooks() = default;
+  explicit Hooks(at::MTIAHooksArgs) {}  // up to torch 2.11
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<Generator>(device);
   }
