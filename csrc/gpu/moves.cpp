@@ -103,7 +103,7 @@ class Moves : public MoveLaunches {
  private:
   // The dimension along which `from` runs, where it is not the last, along which `to` does.
   std::optional<size_t> runs_along(const Space& space) const {
-    constexpr int64_t kLeast = HG_MOVE_TILE / 2;
+    constexpr int64_t kLeast = 16;  // of a tile's rows and columns; fewer leave most of it empty
     if (space.dimensions.size() < 2) return {};
     const Dimension& last = space.dimensions.back();
     if (last.size < kLeast || std::abs(last.stride[0]) != 1) return {};
@@ -116,15 +116,16 @@ class Moves : public MoveLaunches {
   }
   void transpose(const Space& space, Argument to, Argument from) {
     const bool wide = is_wide(space);
+    const uint32_t tile = HG_MOVE_TILE(space.bytes);
     Fields fields(wide);
     fields.add_space(space, 2);
     int64_t blocks = 1;
     for (size_t d = 0; d < space.dimensions.size(); ++d) {
       const int64_t size = space.dimensions[d].size;
-      blocks *= d + 2 < space.dimensions.size() ? size : divided_up(size, HG_MOVE_TILE);
+      blocks *= d + 2 < space.dimensions.size() ? size : divided_up(size, tile);
     }
-    add("transpose", element_type(space.bytes), wide, blocks, HG_MOVE_TILE * HG_MOVE_TILE_ROWS,
-        {to, from}, fields);
+    add("transpose", element_type(space.bytes), wide, blocks, tile * HG_MOVE_TILE_ROWS, {to, from},
+        fields);
   }
 
   static void unite(size_t& bytes, void* to, int64_t& to_pitch, std::vector<Piece>& pieces) {

@@ -461,7 +461,7 @@ TEST(gpu_moves_copy) {
                                        {{3, 32, 64}, 1},
                                        {{2, 70, 16}, 1},
                                        {{17, 3, 40}, 0},
-                                       {{2, 70, 300}, 1},  // in groups of tiles
+                                       {{2, 70, 300}, 1},
                                        {{2, 33, 2, 20}, 1}}) {
       const auto d = static_cast<size_t>(along);
       Extents turned = sizes;

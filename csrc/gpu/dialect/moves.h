@@ -114,34 +114,28 @@ HG_DEV void hg_copy(HG_GLOBAL To* to, HG_GLOBAL const From* from,
 }
 
 // The last dimension runs along `to`, the one before it along `from`. A block has a tile of both,
-// of HG_MOVE_TILE * HG_MOVE_TILE_ROWS threads; `tile` has a column more, so that neither way
-// through it meets the same bank of memory all the time.
-template <class I, class W>
+// of N rows and columns, and N * HG_MOVE_TILE_ROWS threads; `tile` has a column more, so that
+// neither way through it meets the same bank of memory all the time.
+template <hg_u32 N, class I, class W>
 HG_DEV void hg_transpose(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_SHARED_PTR(W) tile,
                          HG_CONSTANT const hg_copy_parameters<I>& p, HG_THREADS) {
-  const I n = static_cast<I>(HG_MOVE_TILE), last = p.space.rank - 1, before = last - 1;
+  const I n = static_cast<I>(N), last = p.space.rank - 1, before = last - 1;
   const I rows = p.space.size[before], columns = p.space.size[last];
   const I tiles = hg_divided(columns + n - 1, n), rows_of_tiles = hg_divided(rows + n - 1, n);
-  // Tiles come in groups of some columns, row after row: what is in flight at a time are long
-  // pieces of the rows of both, where the memory would else meet a row of its own with each tile's
-  // row.
-  const I plane = hg_divided(static_cast<I>(block), tiles * rows_of_tiles);
-  const I in_plane = static_cast<I>(block) - plane * tiles * rows_of_tiles;
-  const I most = static_cast<I>(HG_MOVE_TILE_GROUP);
-  const I group = hg_divided(in_plane, most * rows_of_tiles), first = group * most;
-  const I width = tiles - first < most ? tiles - first : most;
-  const I in_group = in_plane - first * rows_of_tiles, line = hg_divided(in_group, width);
-  const I row = line * n, column = (first + in_group - line * width) * n;
+  const I line = hg_divided(static_cast<I>(block), tiles);
+  const I plane = hg_divided(line, rows_of_tiles);
+  const I row = (line - plane * rows_of_tiles) * n;
+  const I column = (static_cast<I>(block) - line * tiles) * n;
   I c[HG_MOVE_RANK];
   HG_UNROLL
   for (hg_u32 d = 0; d < HG_MOVE_RANK; ++d) c[d] = 0;
   hg_coordinates(p.space, plane, I(0), before, c);
   const I from_plane = hg_offset(p.from, c), to_plane = hg_offset(p.to, c);
-  const hg_u32 x = lid % HG_MOVE_TILE, y = lid / HG_MOVE_TILE;
+  const hg_u32 x = lid % N, y = lid / N;
   // All of a thread's are read before one is written, so that it waits once.
-  W read[HG_MOVE_TILE / HG_MOVE_TILE_ROWS];
+  W read[N / HG_MOVE_TILE_ROWS];
   HG_UNROLL
-  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+  for (hg_u32 j = 0; j < N / HG_MOVE_TILE_ROWS; ++j) {
     const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
     const I r = row + static_cast<I>(x), i = column + static_cast<I>(k);
     if (r < rows && i < columns) {
@@ -149,19 +143,19 @@ HG_DEV void hg_transpose(HG_GLOBAL W* to, HG_GLOBAL const W* from, HG_SHARED_PTR
     }
   }
   HG_UNROLL
-  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+  for (hg_u32 j = 0; j < N / HG_MOVE_TILE_ROWS; ++j) {
     const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
     if (row + static_cast<I>(x) < rows && column + static_cast<I>(k) < columns) {
-      tile[k * (HG_MOVE_TILE + 1u) + x] = read[j];
+      tile[k * (N + 1u) + x] = read[j];
     }
   }
   HG_SYNC();
   HG_UNROLL
-  for (hg_u32 j = 0; j < HG_MOVE_TILE / HG_MOVE_TILE_ROWS; ++j) {
+  for (hg_u32 j = 0; j < N / HG_MOVE_TILE_ROWS; ++j) {
     const hg_u32 k = y + j * HG_MOVE_TILE_ROWS;
     const I r = row + static_cast<I>(k), i = column + static_cast<I>(x);
     if (r < rows && i < columns) {
-      to[to_plane + r * p.to[before] + i * p.to[last]] = tile[x * (HG_MOVE_TILE + 1u) + k];
+      to[to_plane + r * p.to[before] + i * p.to[last]] = tile[x * (N + 1u) + k];
     }
   }
 }
@@ -588,8 +582,8 @@ HG_DEV void hg_walk(HG_GLOBAL A* to, HG_GLOBAL const W* from, HG_GLOBAL hg_atomi
 #define HG_MOVE_COPY(name, W, I) HG_MOVE_CAST(name, W, W, I)
 #define HG_MOVE_TRANSPOSE(name, W, I)                                                             \
   HG_KERNEL(name, HG_BUF(W, to, 0), HG_CBUF(W, from, 1), HG_PARAM(hg_copy_parameters<I>, p, 2)) { \
-    HG_SHARED(W, tile, HG_MOVE_TILE*(HG_MOVE_TILE + 1u))                                          \
-    hg_transpose(to, from, tile, p, HG_MOVE_THREADS);                                             \
+    HG_SHARED(W, tile, HG_MOVE_TILE(sizeof(W)) * (HG_MOVE_TILE(sizeof(W)) + 1u))                  \
+    hg_transpose<HG_MOVE_TILE(sizeof(W))>(to, from, tile, p, HG_MOVE_THREADS);                    \
   }
 #define HG_MOVE_FILL(name, W, I)                                             \
   HG_KERNEL(name, HG_BUF(W, to, 0), HG_PARAM(hg_fill_parameters<I>, p, 1)) { \
