@@ -121,25 +121,27 @@ class TestStreams(HologramTestCase):
             torch.hologram.set_stream(theirs)
             assert vendor.stream() == 2 and torch.hologram.current_device() == 0
             torch.hologram.set_stream(torch.hologram.default_stream())
-            for wrong, message in (
-                (torch.Stream(stream_id=0, device_index=2, device_type=1),
-                 "got a cuda stream, whose device is none of hologram's"),
-                (torch.Stream(stream_id=0, device_index=0, device_type=0),
-                 "expected a hologram stream, got a cpu stream"),
-                (torch.Stream(stream_id=12345, device_index=1, device_type=20),
-                 "hologram:1 has no stream with id 12345"),
+            strange = torch.Stream(stream_id=0, device_index=2, device_type=1)
+            of_the_cpu = torch.Stream(stream_id=0, device_index=0, device_type=0)
+            unknown = torch.Stream(stream_id=12345, device_index=1, device_type=20)
+            for wrong, is_set, kind, message in (
+                (strange, True, RuntimeError, "got a cuda stream, whose device is none of"),
+                (strange, False, ValueError, "Expected a hologram device, but got: cuda:2"),
+                (of_the_cpu, True, RuntimeError, "expected a hologram stream, got a cpu stream"),
+                (of_the_cpu, False, ValueError, "Expected a hologram device, but got: cpu"),
+                (unknown, True, RuntimeError, "hologram:1 has no stream with id 12345"),
+                (unknown, False, RuntimeError, "hologram:1 has no stream with id 12345"),
             ):
                 before = now(), torch.hologram.current_device(), vendor.device(), vendor.stream()
-                for is_set in True, False:
-                    try:
-                        if is_set:
-                            torch.hologram.set_stream(wrong)
-                        else:
-                            torch.hologram.stream(wrong).__enter__()
-                    except RuntimeError as error:
-                        assert message in str(error), error
+                try:
+                    if is_set:
+                        torch.hologram.set_stream(wrong)
                     else:
-                        raise AssertionError(wrong)
+                        torch.hologram.stream(wrong).__enter__()
+                except kind as error:
+                    assert message in str(error), error
+                else:
+                    raise AssertionError(wrong)
                 after = now(), torch.hologram.current_device(), vendor.device(), vendor.stream()
                 assert after == before, (before, after)
             """

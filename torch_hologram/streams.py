@@ -204,7 +204,8 @@ class StreamContext:
 
     Raises:
         TypeError: ``stream`` is no stream.
-        RuntimeError: on entry, if it is one of another device, or the device has no such stream.
+        ValueError: on entry, if it is one of another device.
+        RuntimeError: on entry, if the device has no such stream.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
@@ -214,9 +215,10 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            parts = self.stream.stream_id, self.stream.device_index, self.stream.device_type
-            stream = current_stream(_C.device_of_stream(*parts))
-            self._previous.append((_C.set_stream(*parts), stream))
+            its = self.stream.device_index, self.stream.device_type
+            index = _C.device_of_streams(*its)
+            stream = current_stream(self.stream.device if index < 0 else index)
+            self._previous.append((_C.set_stream(self.stream.stream_id, *its), stream))
 
     def __exit__(
         self,

@@ -248,7 +248,7 @@ void bind(py::module_& m) {
   m.def("environment_warning", [] { return config().warning; });
   m.def("absent_backends", [] { return config().absent; });
   m.def("current_device", [] { return hologram::current_device(); });
-  // With the vendor's device. What was current before is opaque there.
+  // With the vendor's device. What was current before is opaque there, from set_stream, too.
   m.def("exchange_current_devices",
         [](int64_t index) { return pack(exchange_current_devices(checked(index))); });
   m.def("set_current_devices",
@@ -303,17 +303,12 @@ void bind(py::module_& m) {
     return channels.several() && !channels.of(hologram::current_stream(device)).queue->takes_work();
   });
   m.def("default_stream", [](int64_t index) { return pack(0, checked(index)); });
-  m.def("device_of_stream", [](int64_t id, int64_t index, int64_t type) {
-    return device_of_stream(unpack_stream(id, index, type));
+  // -1 where there is none.
+  m.def("device_of_streams", [](int64_t index, int64_t type) -> int64_t {
+    return device_of_streams(unpack_stream(0, index, type).device()).value_or(-1);
   });
-  // Returns what exchange_current_devices() does.
   m.def("set_stream", [](int64_t id, int64_t index, int64_t type) {
-    const c10::Stream stream = unpack_stream(id, index, type);
-    const c10::DeviceIndex device = device_of_stream(stream);
-    if (type == static_cast<int64_t>(kHologram)) check_stream(stream);
-    const CurrentDevices before = exchange_current_devices(device);
-    set_current_stream(stream);
-    return pack(before);
+    return pack(exchange_stream(unpack_stream(id, index, type)));
   });
   // Takes event handles (torch.Event.event_id), because torch's own elapsed_time() refuses
   // subclasses of torch.Event.

@@ -100,31 +100,35 @@ void set_current_devices(const CurrentDevices& devices) {
   }
 }
 
-c10::DeviceIndex device_of_stream(const c10::Stream& stream) {
-  if (stream.device_type() == kHologram) return stream.device_index();
-  const auto is_of = [&](c10::DeviceIndex index) {
+std::optional<c10::DeviceIndex> device_of_streams(c10::Device device) {
+  if (device.type() == kHologram) return check_device(device);
+  const auto is_it = [&](c10::DeviceIndex index) {
     const DelegateTarget& target = target_of(index);
-    return target.in_stream_order && target.device == stream.device();
+    return target.in_stream_order && target.device == device;
   };
   // Where it most likely is, so that devices that nobody has used stay so.
   const auto count = static_cast<c10::DeviceIndex>(hologram::device_count());
-  if (stream.device_index() < count && is_of(stream.device_index())) return stream.device_index();
+  if (device.has_index() && device.index() < count && is_it(device.index())) return device.index();
   for (c10::DeviceIndex index = 0; index < count; ++index) {
-    if (is_of(index)) return index;
+    if (is_it(index)) return index;
   }
-  TORCH_CHECK(false, "expected a hologram stream, got a ", c10::Device(stream.device_type()),
-              " stream", stream.device().is_cpu() ? "" : ", whose device is none of hologram's");
+  return std::nullopt;
 }
 
-void set_current_stream(const c10::Stream& stream) {
-  if (stream.device_type() == kHologram) {
-    check_stream(stream);
-    exchange_current_stream(stream.device_index(), stream.id());
-    return;
+CurrentDevices exchange_stream(const c10::Stream& stream) {
+  const auto device = device_of_streams(stream.device());
+  TORCH_CHECK(device, "expected a hologram stream, got a ", c10::Device(stream.device_type()),
+              " stream", stream.device().is_cpu() ? "" : ", whose device is none of hologram's");
+  const bool is_ours = stream.device_type() == kHologram;
+  if (is_ours) check_stream(stream);
+  const CurrentDevices before = exchange_current_devices(*device);
+  if (is_ours) {
+    exchange_current_stream(*device, stream.id());
+  } else {
+    // Ours follows, and the stream keeps torch's id.
+    c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
   }
-  // Ours follows, and the stream keeps torch's id.
-  device_of_stream(stream);
-  c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  return before;
 }
 
 void* vendor_handle(int device, StreamId stream) {

@@ -34,11 +34,12 @@ struct CurrentDevices {
 CurrentDevices exchange_current_devices(c10::DeviceIndex device);
 void set_current_devices(const CurrentDevices& devices);
 
-// The device whose queues a stream is one of: its own, or of a stream of the vendor's that of ours.
-// Throws c10::Error for a stream of any other device.
-c10::DeviceIndex device_of_stream(const c10::Stream& stream);
+// The device whose queues are the streams of a device: itself, or ours where it is the vendor's.
+// None where there is no such device of ours.
+std::optional<c10::DeviceIndex> device_of_streams(c10::Device device);
 
-// Makes such a stream current on its device.
-void set_current_stream(const c10::Stream& stream);
+// Makes a stream of such a device current there, and its device as above. Throws c10::Error, and
+// changes nothing, for a stream of any other device and for one that the device does not have.
+CurrentDevices exchange_stream(const c10::Stream& stream);
 
 }  // namespace hologram::aten
