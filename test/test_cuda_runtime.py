@@ -95,6 +95,18 @@ class TestPinnedMemory(HologramTestCase):
             """
         )
 
+    def test_before_the_device_is_used(self):
+        run_python(
+            """
+            import torch, torch_hologram
+            assert not torch.ones(2).is_pinned() and not torch.hologram.is_initialized()
+            x = torch.empty(1000, pin_memory=True)
+            assert x.is_pinned() and not torch.ones(2).is_pinned()
+            assert not torch.hologram.is_initialized()
+            assert torch.ones(2, device="hologram").sum().item() == 2 and x.is_pinned()
+            """
+        )
+
 
 @pytest.mark.cuda
 @pytest.mark.whole_gpu

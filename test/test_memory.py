@@ -542,6 +542,22 @@ class TestPinnedMemory(HologramTestCase):
         self.assertTrue(torch.empty(4, pin_memory=True).is_pinned())
         self.assertTrue(torch.zeros(4, pin_memory=True).is_pinned())
 
+    def test_nothing_is_pinned_by_who_uses_no_device(self):
+        """Also where is_pinned() asks the device before its first use, as it does beside CUDA."""
+        run_python(
+            """
+            import torch
+            from torch_hologram import _C
+            x = torch.ones(4)
+            assert not x.is_pinned()
+            _C.answer_whether_pinned()
+            assert not x.is_pinned() and not torch.hologram.is_initialized()
+            y = torch.empty(4, pin_memory=True)
+            assert y.is_pinned() and not x.is_pinned()
+            assert x.pin_memory().is_pinned()
+            """
+        )
+
     def test_freed_pinned_memory_is_not_pinned(self):
         pinned = torch.arange(1000).pin_memory()
         del pinned

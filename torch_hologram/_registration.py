@@ -55,6 +55,8 @@ def register() -> None:
         generate_methods_for_privateuse1_backend(for_storage=True)
         # So that lazy modules can be moved by Module.hologram() too, as by cuda() and to().
         UninitializedTensorMixin._allowed_methods.append(getattr(torch.Tensor, DEVICE_TYPE))
+    if torch.version.cuda is not None:
+        _C.answer_whether_pinned()
     _by_device_name.register()
     _cpu_programs.register()
     backward.register()

@@ -23,6 +23,7 @@
 #include "aten/explain.h"
 #include "aten/foreign.h"
 #include "aten/generator.h"
+#include "aten/hooks.h"
 #include "aten/kernel_texts.h"
 #include "aten/measure.h"
 #include "aten/memory_trace.h"
@@ -241,6 +242,7 @@ void bind(py::module_& m) {
   m.attr("torch_minor") = HOLOGRAM_TORCH_MINOR;
 
   m.def("init", [] { check_device(c10::DeviceIndex(-1)); });
+  m.def("answer_whether_pinned", &answer_whether_pinned);
   m.def("is_initialized", [] { return is_initialized(); });
   m.def("has_forked", [] { return in_forked_child(); });
   m.def("device_count", [] { return hologram::device_count(); });

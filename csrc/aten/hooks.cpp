@@ -2,11 +2,11 @@
 #include "aten/precompiled.h"
 
 #include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "aten/block.h"
 #include "aten/generator.h"
+#include "aten/hooks.h"
 #include "aten/pinned.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
@@ -15,13 +15,18 @@
 namespace hologram::aten {
 namespace {
 
+// Whether init() is called to be asked nothing more, see answer_whether_pinned().
+bool is_marked_only = false;
+
 struct HologramHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return hologram::device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override {
     return is_initialized() && index >= 0 && index < hologram::device_count();
   }
-  void init() const override { check_device(c10::DeviceIndex(-1)); }
+  void init() const override {
+    if (!is_marked_only) check_device(c10::DeviceIndex(-1));
+  }
 
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(hologram::device_count());
@@ -38,10 +43,11 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
     return index < 0 ? c10::DeviceIndex(-1) : exchangeDevice(index);
   }
 
-  // Factories with pin_memory=True take theirs of CUDA's allocator, where torch has it.
+  // Factories with pin_memory=True take theirs of CUDA's allocator, where torch has it. Whoever has
+  // used neither device pins nothing, and does not use one by asking.
   bool isPinnedPtr(const void* data) const override {
-    return is_pinned_pointer(data) ||
-           (at::globalContext().hasCUDA() && at::detail::getCUDAHooks().isPinnedPtr(data));
+    return is_own_pinned_pointer(data) || (is_initialized() && is_pinned_pointer(data)) ||
+           at::globalContext().isPinnedPtr(data, c10::kCUDA);
   }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {
@@ -70,4 +76,11 @@ const bool registered = [] {
 }();
 
 }  // namespace
+
+void answer_whether_pinned() {
+  is_marked_only = true;
+  at::globalContext().lazyInitDevice(kHologram);
+  is_marked_only = false;
+}
+
 }  // namespace hologram::aten
