@@ -227,6 +227,7 @@ test-matrix: $(call needs,build) ## Build and test with every supported torch, b
 check-docs: $(BUILT) $(EVERYTHING) ## Run the examples of the docs; is docs/operators.md what the code says?
 	$(PY) tools/run_examples.py README.md docs/*.md
 	$(if $(TORCH),@echo "docs/operators.md describes the pinned torch: not checked",$(PY) tools/operators.py --check)
+	$(if $(TORCH),,$(PY) tools/collectives.py --check)
 
 # A wheel made from the source distribution has to work outside the source tree.
 test-package: sdist ## Build the sdist into a wheel, install that elsewhere and use it

@@ -1,6 +1,6 @@
 """Keeps on the CPU what torch would put on the current accelerator, and programs for the CPU meant.
 
-Once a device is registered it is torch's current accelerator, and three of torch's functions take
+Once a device is registered it is torch's current accelerator, and two of torch's functions take
 that for the place where the program computes. What they take without the package, they take here
 where they have a choice. docs/installed.md lists the other places where torch looks at the
 accelerator.
@@ -9,6 +9,7 @@ accelerator.
 from __future__ import annotations
 
 import functools
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -18,40 +19,40 @@ from torch_hologram._device import DEVICE_TYPE
 from torch_hologram._import_hook import when_imported
 
 
-def _choose_backend(c10d: ModuleType) -> None:
-    """Gives ``init_process_group()`` without a backend that of the CPU.
+def _choose_mesh(fsdp: ModuleType) -> None:
+    """Lets ``fully_shard()`` without a mesh leave parameters that are on the CPU there.
 
-    torch looks for the one of the accelerator, and raises ValueError because there is none.
+    torch makes a mesh of the accelerator and moves them. So it does here with parameters that are
+    on the device or on ``meta``, where a backend of the process group serves the device.
     """
-    config = c10d.BackendConfig
-    init = config.__init__
+    make = fsdp._init_default_mesh
 
-    @functools.wraps(init)
-    def __init__(self: Any, backend: Any) -> None:
-        if str(backend) == c10d.Backend.UNDEFINED and _is_the_accelerator():
-            backend = f"cpu:{c10d.Backend.default_device_backend_map['cpu']}"
-        init(self, backend)
-
-    config.__init__ = __init__
-
-
-def _choose_mesh(fsdp_init: ModuleType) -> None:
-    """Lets ``fully_shard()`` without a mesh shard on the CPU, unless a backend serves the device.
-
-    torch makes a mesh of the accelerator and moves the parameters there, where the collectives of
-    a process group that knows the CPU only would then fail.
-    """
-    make = fsdp_init.init_device_mesh
-
+    # fully_shard() itself may have been imported by name already; it looks this one up.
     @functools.wraps(make)
-    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        if device_type == DEVICE_TYPE:
-            group = torch.distributed.distributed_c10d._get_default_group()
-            if torch.device(DEVICE_TYPE) not in group._device_types:
-                device_type = "cpu"
-        return make(device_type, *args, **kwargs)
+    def _init_default_mesh(*args: Any, **kwargs: Any) -> Any:
+        if not _is_the_accelerator():
+            return make(*args, **kwargs)
+        c10d = torch.distributed.distributed_c10d
+        if not c10d.is_initialized():
+            c10d.init_process_group()
+        group = c10d._get_default_group()
+        module = sys._getframe(1).f_locals["module"]  # that is to be sharded
+        if torch.device(DEVICE_TYPE) in group._device_types and not _are_on_the_cpu(module):
+            return make(*args, **kwargs)
+        return torch.distributed.device_mesh.init_device_mesh("cpu", (group.size(),))
 
-    fsdp_init.init_device_mesh = init_device_mesh  # type: ignore[attr-defined]
+    fsdp._init_default_mesh = _init_default_mesh  # type: ignore[attr-defined]
+
+
+def _are_on_the_cpu(module: torch.nn.Module | list[torch.nn.Module]) -> bool:
+    modules = module if isinstance(module, list) else [module]
+    return {_home(p) for its in modules for p in its.parameters()} == {"cpu"}
+
+
+def _home(parameter: torch.nn.Parameter) -> str:
+    """Where it is; of one that is sharded already, and may wait on the CPU, where it computes."""
+    mesh = getattr(parameter, "device_mesh", None)
+    return parameter.device.type if mesh is None else mesh.device_type
 
 
 def _move_block_mask(flex: ModuleType) -> None:
@@ -82,10 +83,9 @@ def _is_the_accelerator() -> bool:
 
 
 def register() -> None:
-    """Extends the three functions' modules: those imported now, the others when they are."""
+    """Extends the functions' modules: those imported now, the others when they are."""
     for name, extend in (
-        ("torch.distributed.distributed_c10d", _choose_backend),
-        ("torch.distributed.fsdp._fully_shard._fsdp_init", _choose_mesh),
+        ("torch.distributed.fsdp._fully_shard._fully_shard", _choose_mesh),
         ("torch.nn.attention.flex_attention", _move_block_mask),
     ):
         when_imported(name, extend)

@@ -39,6 +39,7 @@ def register() -> None:
         compile,
         cuda_array,
         device_module,
+        distributed,
         dlpack,
         dynamo,
         multiprocessing,
@@ -62,6 +63,7 @@ def register() -> None:
     backward.register()
     comm.register()
     cuda_array.register()
+    distributed.register()
     dlpack.register()
     dynamo.register()
     multiprocessing.register()

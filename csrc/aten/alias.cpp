@@ -164,6 +164,11 @@ at::Tensor shared_alias(const at::Tensor& tensor) {
   return alias;
 }
 
+at::Tensor alias_on_host(const at::Tensor& tensor) {
+  return alias_on(target_of(tensor.device().index()), tensor,
+                  [](const at::Tensor& part) { return twin_storage(part); });
+}
+
 at::Tensor vendor_alias(const at::Tensor& tensor) {
   if (tensor.layout() == c10::kStrided && !tensor._is_zerotensor()) {
     check_has_memory(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());

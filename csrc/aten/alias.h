@@ -22,8 +22,12 @@ namespace hologram::aten {
 // the memory.
 at::Tensor shared_alias(const at::Tensor& tensor);
 
-// Likewise a tensor of the vendor's device, where its kernels work on the memory in the order of
-// the current stream (DelegateTarget::in_stream_order): nobody waits. Throws RuntimeError
+// Likewise for as long as somebody works on the memory whom the caller waits for: what other
+// threads record meanwhile is not run at once. Only where the host can touch the memory.
+at::Tensor alias_on_host(const at::Tensor& tensor);
+
+// Like shared_alias() a tensor of the vendor's device, where its kernels work on the memory in the
+// order of the current stream (DelegateTarget::in_stream_order): nobody waits. Throws RuntimeError
 // elsewhere.
 at::Tensor vendor_alias(const at::Tensor& tensor);
 

@@ -28,6 +28,7 @@
 #include "aten/measure.h"
 #include "aten/memory_trace.h"
 #include "aten/pointwise.h"
+#include "aten/process_group.h"
 #include "aten/profile.h"
 #include "aten/python_flush.h"
 #include "aten/python_methods.h"
@@ -586,4 +587,5 @@ PYBIND11_MODULE(_C, m) {
   hologram::aten::bind_memory(m);
   hologram::aten::bind_custom(m);
   hologram::aten::bind_measure(m);
+  hologram::aten::bind_process_group(m);
 }

@@ -67,7 +67,7 @@ class OperatorDelegate {
     return std::move(results(std::forward<Args>(args)...).back()).toTensor();
   }
 
-  // The same for an operator with two results, or three.
+  // The same for an operator with several results.
   template <class... Args>
   std::tuple<at::Tensor, at::Tensor> two(Args&&... args) const {
     const torch::jit::Stack all = results(std::forward<Args>(args)...);
@@ -77,6 +77,12 @@ class OperatorDelegate {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> three(Args&&... args) const {
     const torch::jit::Stack all = results(std::forward<Args>(args)...);
     return {all[0].toTensor(), all[1].toTensor(), all[2].toTensor()};
+  }
+
+  template <class... Args>
+  std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> four(Args&&... args) const {
+    const torch::jit::Stack all = results(std::forward<Args>(args)...);
+    return {all[0].toTensor(), all[1].toTensor(), all[2].toTensor(), all[3].toTensor()};
   }
 
   // The same for an operator without results.

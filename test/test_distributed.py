@@ -1,0 +1,496 @@
+"""torch.distributed on the device: collectives as Gloo's on CPU tensors, what is built on them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from common import HologramTestCase
+from ranks import finish_ranks, run_ranks, start_ranks
+from sim_device import build_sim
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+COLLECTIVES = Path(__file__).parent / "collectives.py"
+START = """
+    import warnings
+    warnings.simplefilter("ignore")
+    import datetime, os, sys, torch
+    import torch.distributed as dist
+    D = "hologram"
+
+    def start(backend=None, **options):
+        dist.init_process_group(backend, **options)
+        global rank, size
+        rank, size = dist.get_rank(), dist.get_world_size()
+"""
+
+
+class TestCollectives(HologramTestCase):
+    """The same calls on tensors of the CPU and of the device, with what both say."""
+
+    def same(self, *arguments: str, **env: str) -> None:
+        first, second = run_ranks(COLLECTIVES, *arguments, env=env)
+        rows = json.loads(first.stdout)
+        self.assertEqual([row for row in rows if row[3] != row[4]], [])
+        self.assertEqual(json.loads(second.stdout), [])
+        self.assertGreater(sum(not row[3][0] for row in rows), 500)
+
+    def test_by_default(self):
+        self.same()
+
+    def test_of_gloo(self):
+        self.same("gloo")
+
+    def test_of_the_device_and_the_cpu(self):
+        self.same("hologram")
+
+    def test_of_the_device_beside_gloo(self):
+        self.same("cpu:gloo,hologram:hologram")
+
+    @parametrize("memory", ["device", "host"])
+    def test_on_the_simulated_device(self, memory):
+        self.same(
+            HOLOGRAM_BACKENDS="sim,cpu",
+            HOLOGRAM_BACKEND_PATH=build_sim(),
+            HOLOGRAM_TEST_SIM_MEMORY=memory,
+        )
+
+    def test_checked_by_torch(self):
+        """TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper of torch's around the backend."""
+        run_ranks(
+            START
+            + """
+    for name in None, "gloo", "hologram":
+        start(name)
+        x = torch.ones(3, device=D) * (rank + 1)
+        dist.all_reduce(x)
+        assert x.tolist() == [3.0] * 3, x
+        dist.destroy_process_group()
+            """,
+            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        )
+
+
+class TestOrder(HologramTestCase):
+    """A collective is in stream order, and has run what is recorded of its memory alone."""
+
+    def test_what_is_recorded_comes_first(self):
+        run_ranks(
+            START
+            + """
+    start()
+    x = torch.ones(1000, device=D)
+    other = torch.ones(1000, device=D) + 1
+    for step in range(20):
+        x = x * 2 + rank
+        work = dist.all_reduce(x, async_op=True)
+        other = other + 1
+        work.wait()
+        x = x / 2
+    expected = torch.ones(1000)
+    for step in range(20):
+        expected = (expected * 2 * 2 + 1) / 2
+    assert torch.equal(x.cpu(), expected), (x, expected)
+    assert other[0].item() == 22
+            """
+        )
+
+    def test_other_memory_stays_recorded(self):
+        run_ranks(
+            START
+            + """
+    start()
+
+    def flushes():
+        stats = torch.hologram.stream_stats()
+        return sum(count for name, count in stats.items() if name.startswith("flushes."))
+
+    x, y = torch.ones(100, device=D), torch.ones(100, device=D)
+    stream = torch.hologram.Stream()
+    torch.hologram.synchronize()
+    with torch.hologram.stream(stream):
+        y = y + 1
+    x = x + 1
+    before = flushes()
+    dist.all_reduce(x)
+    assert flushes() - before == 1, (before, flushes())
+    assert x[0].item() == 4 and y[0].item() == 2
+    # Memory that has been waited for is nobody else's any more: operations on it are recorded.
+    x.add_(1).mul_(2)
+    before = flushes()
+    x.add_(1)
+    assert flushes() == before
+            """
+        )
+
+    def test_results(self):
+        run_ranks(
+            START
+            + """
+    start("gloo")
+    x = torch.full((4,), rank + 1.0, device=D)
+    work = dist.all_reduce(x, async_op=True)
+    future = work.get_future()
+    seen = future.then(lambda done: done.value()[0] * 2)
+    assert seen.wait().device.type == D and seen.wait().tolist() == [6.0] * 4
+    work.wait()
+    assert future.value()[0] is x or torch.equal(future.value()[0], x)
+    assert work.result()[0].data_ptr() == x.data_ptr()
+    assert work.get_future().value()[0].device.type == D
+    received = torch.zeros(2, device=D)
+    if rank == 0:
+        dist.send(torch.ones(2, device=D), 1)
+    else:
+        assert dist.recv(received) == 0 and received.tolist() == [1.0, 1.0]
+    dist.barrier()
+    dist.monitored_barrier()
+    group = dist.new_group([0, 1])
+    things = [None, None]
+    dist.all_gather_object(things, {"rank": rank, "x": x}, group=group)
+    assert [its["rank"] for its in things] == [0, 1] and things[1]["x"].device.type == D
+            """
+        )
+
+    def test_rank_r_is_on_device_r(self):
+        run_ranks(
+            START
+            + """
+    start()
+    assert torch.hologram.current_device() == rank == torch.ones(1, device=D).device.index
+    dist.destroy_process_group()
+    torch.hologram.set_device(1 - rank)
+    if rank == 0:
+        start()
+        assert torch.hologram.current_device() == 1
+    else:
+        start()
+            """
+        )
+
+
+MODEL = (
+    START
+    + """
+    start()
+    N, STEPS = 4, 4
+
+    def model():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).to(D)
+
+    def batch(step):
+        generator = torch.Generator().manual_seed(step)
+        return torch.randn(N * size, 8, generator=generator).to(D)
+
+    def train(model, parts=True, optimizer=None):
+        optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
+        losses = []
+        for step in range(STEPS):
+            x = batch(step).chunk(size)[rank] if parts else batch(step)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen = loss.detach().clone()
+            if parts:
+                dist.all_reduce(seen, dist.ReduceOp.AVG)
+            losses.append(seen)
+        return torch.stack(losses).cpu()
+
+    alone = train(model(), parts=False)
+
+    def check(losses):
+        torch.testing.assert_close(losses, alone)
+"""
+)
+
+
+class TestTraining(HologramTestCase):
+    """Losses over two processes are those of the global batch in one."""
+
+    def run_model(self, program: str) -> None:
+        run_ranks(MODEL + program)
+
+    def test_data_parallel(self):
+        self.run_model(
+            """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    check(train(DDP(model())))
+    check(train(DDP(model(), gradient_as_bucket_view=True, static_graph=True)))
+    check(train(DDP(model(), bucket_cap_mb=0.0001)))
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    hooked = DDP(model())
+    hooked.register_comm_hook(None, default_hooks.allreduce_hook)
+    check(train(hooked))
+            """
+        )
+
+    def test_gradients_that_are_not_synchronised(self):
+        self.run_model(
+            """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    ddp = DDP(model())
+    x = batch(0).chunk(size)[rank]
+    with ddp.no_sync():
+        ddp(x[:2]).square().sum().backward()
+    own = ddp.module[0].weight.grad.clone()
+    seen = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(seen, own)
+    assert not torch.equal(seen[0], seen[1])
+    ddp(x[2:]).square().sum().backward()
+    one = model()
+    one(batch(0)).square().sum().div(size).backward()
+    torch.testing.assert_close(ddp.module[0].weight.grad, one[0].weight.grad)
+            """
+        )
+
+    def test_uneven_inputs(self):
+        self.run_model(
+            """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    ddp = DDP(model())
+    with ddp.join():
+        for step in range(2 + rank):
+            ddp(batch(step)).square().sum().backward()
+    dist.barrier()
+            """
+        )
+
+    def test_fully_shard(self):
+        self.run_model(
+            """
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    def sharded(**options):
+        its = model()
+        for part in its[0], its[2], its:
+            fully_shard(part, **options)
+        return its
+
+    check(train(sharded()))
+    check(train(sharded(reshard_after_forward=False)))
+    offloaded = sharded(offload_policy=CPUOffloadPolicy())
+    check(train(offloaded))
+    assert {p.device.type for p in offloaded.parameters()} == {"cpu"}
+    mixed = train(sharded(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
+    torch.testing.assert_close(mixed.float(), alone, rtol=0.02, atol=0.02)  # of numbers with 8 bits
+            """
+        )
+
+    def test_tensor_parallel(self):
+        self.run_model(
+            """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, parallelize_module)
+    mesh = init_device_mesh(D, (size,))
+    check(train(parallelize_module(
+        model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}), parts=False))
+    x = torch.arange(16.0, device=D).view(4, 4)
+    y = (distribute_tensor(x, mesh, [Shard(0)]) * 2 + 1).redistribute(mesh, [Shard(1)])
+    assert torch.equal(y.full_tensor(), x * 2 + 1)
+            """
+        )
+
+    def test_zero_redundancy(self):
+        self.run_model(
+            """
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    ddp = DDP(model())
+    check(train(ddp, optimizer=ZeroRedundancyOptimizer(
+        ddp.parameters(), torch.optim.AdamW, lr=1e-2)))
+            """
+        )
+
+    def test_checkpoints(self):
+        self.run_model(
+            """
+    import tempfile
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.fsdp import fully_shard
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    saved = fully_shard(model())
+    train(saved)
+    dcp.save(saved.state_dict(), checkpoint_id=folder[0] + "/now")
+    dcp.async_save(saved.state_dict(), checkpoint_id=folder[0] + "/later").result()
+    for name in "now", "later":
+        loaded = fully_shard(model())
+        state = loaded.state_dict()
+        dcp.load(state, checkpoint_id=f"{folder[0]}/{name}")
+        loaded.load_state_dict(state)
+        for a, b in zip(saved.parameters(), loaded.parameters()):
+            assert torch.equal(a.full_tensor(), b.full_tensor())
+        # One process has all of it.
+        whole = model().state_dict()
+        dcp.load(whole, checkpoint_id=f"{folder[0]}/{name}")
+        for a, b in zip(saved.parameters(), whole.values()):
+            assert torch.equal(a.full_tensor(), b)
+            """
+        )
+
+    def test_batch_norm_of_the_global_batch(self):
+        self.run_model(
+            """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    def normed():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(
+            torch.nn.Conv1d(2, 3, 2), torch.nn.BatchNorm1d(3), torch.nn.Conv1d(3, 2, 2)).to(D)
+
+    one, several = normed(), torch.nn.SyncBatchNorm.convert_sync_batchnorm(normed())
+    several = DDP(several)
+    for step in range(3):
+        whole = batch(step).view(-1, 2, 4)
+        here = one(whole)
+        here.square().mean().backward()
+        part = whole.chunk(size)[rank]
+        there = several(part)
+        there.square().mean().backward()
+        torch.testing.assert_close(there, here.chunk(size)[rank])
+        for a, b in zip(one.parameters(), several.module.parameters()):
+            torch.testing.assert_close(a.grad, b.grad)
+    for a, b in zip(one.buffers(), several.module.buffers()):
+        torch.testing.assert_close(a, b)
+            """
+        )
+
+
+class TestFaults(HologramTestCase):
+    @parametrize(
+        "wrong", ["torch.ones(3 + rank, device=D)", "torch.ones(3, device=D).to(kinds[rank])"]
+    )
+    def test_tensors_that_differ(self, wrong):
+        """Gloo itself ends the process; torch's check, which is asked for, tells all ranks."""
+        both = run_ranks(
+            START
+            + f"""
+    start(timeout=datetime.timedelta(seconds=20))
+    kinds = torch.float32, torch.float64
+    try:
+        dist.all_reduce(torch.{wrong})
+    except RuntimeError as error:
+        print("told:", error)
+    x = torch.ones(2, device=D)
+    dist.all_reduce(x)
+    assert x.tolist() == [2.0, 2.0]
+            """,
+            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        )
+        for its in both:
+            self.assertIn("told: Detected mismatch between collectives on ranks", its.stdout)
+
+    def test_a_killed_rank(self):
+        processes = start_ranks(
+            START
+            + """
+    start(timeout=datetime.timedelta(seconds=20))
+    x = torch.ones(3, device=D)
+    dist.all_reduce(x)
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        dist.all_reduce(x)
+    except RuntimeError as error:
+        print("told:", str(error).splitlines()[0])
+    assert (torch.ones(3, device=D) + 1).tolist() == [2.0] * 3
+    os._exit(0)
+            """
+        )
+        start = time.monotonic()
+        first, second = finish_ranks(processes, check=False)
+        self.assertEqual((first.returncode, second.returncode), (0, -signal.SIGKILL), first.stderr)
+        self.assertIn("told:", first.stdout)
+        self.assertLess(time.monotonic() - start, 60)
+
+    def test_a_rank_that_does_not_come(self):
+        first, _ = run_ranks(
+            START
+            + """
+    import time
+    start(timeout=datetime.timedelta(seconds=2))
+    x = torch.ones(3, device=D) + 1
+    if rank == 1:
+        time.sleep(8)
+        os._exit(0)
+    try:
+        dist.all_reduce(x)
+    except RuntimeError as error:
+        print("told:", error)
+    os._exit(0)
+            """
+        )
+        self.assertIn("told:", first.stdout)
+        self.assertIn("imed out", first.stdout)
+
+    def test_what_the_engine_refuses(self):
+        """In its words, which are those for tensors of the CPU, and the group goes on."""
+        run_ranks(
+            START
+            + """
+    start()
+
+    def told(call):
+        try:
+            call()
+        except Exception as error:
+            return type(error), str(error).splitlines()[0].split("] ", 1)[-1]
+
+    for call in (
+        lambda x: dist.all_reduce(x.to(torch.complex64), dist.ReduceOp.MAX),
+        lambda x: dist.all_reduce(x, dist.ReduceOp.BAND),
+        lambda x: dist.all_reduce(x.to_sparse(), dist.ReduceOp.MAX),
+        lambda x: dist.send(x, rank),
+        lambda x: dist.broadcast(x, 7),
+        lambda x: dist.all_gather([x], x),
+        lambda x: dist.all_gather([x, x[1:]], x),
+        lambda x: dist.all_gather([x, x.double()], x),
+        lambda x: dist.all_gather_into_tensor(x, x),
+        lambda x: dist.reduce_scatter_tensor(x, x),
+        lambda x: dist.scatter(x, [x, x[:1]], rank),
+        lambda x: dist.all_to_all_single(x, x, [1, 2], [3, 1]),
+        lambda x: dist.all_reduce("nothing"),
+    ):
+        there, here = (told(lambda: call(torch.ones(4, 4).to(device))) for device in ("cpu", D))
+        assert there is not None and here == there, (there, here)
+    x = torch.ones(4, device=D)
+    x.untyped_storage().resize_(0)
+    assert "its storage has 0" in told(lambda: dist.all_reduce(x))[1]
+    x = torch.ones(4, device=D)
+    assert "some on cpu" in told(lambda: dist.all_gather([x, x.cpu()], x))[1]
+    dist.barrier()
+    y = torch.ones(2, device=D)
+    dist.all_reduce(y)
+    assert y.tolist() == [2.0, 2.0]
+            """
+        )
+
+    def test_ends_with_a_collective_in_flight(self):
+        run_ranks(
+            START
+            + """
+    start()
+    x = torch.ones(1000, device=D) + 1
+    work = dist.all_reduce(x, async_op=True)
+    if rank == 0:
+        work.wait()
+    dist.destroy_process_group()
+            """
+        )
+
+
+instantiate_parametrized_tests(TestCollectives)
+instantiate_parametrized_tests(TestFaults)
+
+if __name__ == "__main__":
+    run_tests()
