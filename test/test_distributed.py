@@ -61,6 +61,25 @@ class TestCollectives(HologramTestCase):
             HOLOGRAM_TEST_SIM_MEMORY=memory,
         )
 
+    @parametrize("memory", ["device", "host"])
+    def test_copies_are_counted(self, memory):
+        run_ranks(
+            START
+            + """
+    start()
+    x = torch.ones(3, device=D)
+    dist.all_reduce(x)
+    report = torch.hologram.fallback_report()
+    copied = report.operators("copied").get("c10d::allreduce_", 0)
+    assert copied == (os.environ["HOLOGRAM_TEST_SIM_MEMORY"] == "device"), report
+            """,
+            env={
+                "HOLOGRAM_BACKENDS": "sim,cpu",
+                "HOLOGRAM_BACKEND_PATH": build_sim(),
+                "HOLOGRAM_TEST_SIM_MEMORY": memory,
+            },
+        )
+
     def test_checked_by_torch(self):
         """TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper of torch's around the backend."""
         run_ranks(

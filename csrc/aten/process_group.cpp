@@ -30,6 +30,8 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 // What a call of an engine gets for its tensors. Lives as long as the engine may use them.
 class Lent {
  public:
+  explicit Lent(const char* name) : name_(name) {}
+
   // Those of the host stay what they are, where none is ours.
   at::Tensor lend(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return tensor;
@@ -66,10 +68,12 @@ class Lent {
     return aliases;
   }
 
-  void check_devices() const {
+  // What is to be said before the engine has them.
+  void check() const {
     TORCH_CHECK(pairs_.empty() || !other_,
                 "expected all tensors of a collective to be on one device, got some on ", device(),
                 " and some on ", *other_);
+    if (is_copied_) note_delegated(op_counter(std::string("c10d::") + name_), *its_target_);
   }
 
   // What the tensors are to the engine; null: none of them is ours.
@@ -123,6 +127,7 @@ class Lent {
   struct Pair {
     at::Tensor ours, theirs;
   };
+  const char* const name_;  // of the call, after "c10d::"
   std::vector<Pair> pairs_;
   AliasFrame frame_;
   const DelegateTarget* its_target_ = nullptr;
@@ -445,16 +450,15 @@ class HologramBackend final : public c10d::Backend {
   // Has an engine do what `call` does with what it lends.
   template <class Call>
   WorkPointer run(c10d::OpType type, const char* name, Call&& call) {
-    const auto lent = std::make_shared<Lent>();
+    const auto lent = std::make_shared<Lent>(name);
     WorkPointer work = call(*lent);
     if (lent->target() == nullptr || !work) return work;
     lent->launched();
-    note_delegated(op_counter(std::string("c10d::") + name), *lent->target());
     return c10::make_intrusive<CollectiveWork>(type, std::move(work), lent);
   }
 
   Backend& engine(const Lent& lent) const {
-    lent.check_devices();
+    lent.check();
     return lent.is_on_host() ? host() : vendors();
   }
   Backend& host() const {
