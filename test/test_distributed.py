@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -193,6 +199,27 @@ class TestOrder(HologramTestCase):
         )
 
 
+class TestPrograms(HologramTestCase):
+    """Random programs with collectives between operations have one result in every mode."""
+
+    @parametrize("part", range(2))
+    def test_with_collectives(self, part):
+        count = int(os.environ.get("HOLOGRAM_TEST_RANK_PROGRAMS", "500")) // 2
+        both = run_ranks(
+            START
+            + f"""
+    start("gloo", timeout=datetime.timedelta(seconds=60))
+    import programs
+    totals = programs.check_seeds(range({part * count}, {(part + 1) * count}), of_ranks=True)
+    print(totals.programs, totals.executed > 2 * totals.passes)
+    dist.barrier()
+            """,
+            timeout=600,
+        )
+        for its in both:
+            self.assertEqual(its.stdout, f"{count} True\n")
+
+
 MODEL = (
     START
     + """
@@ -316,6 +343,127 @@ class TestTraining(HologramTestCase):
     x = torch.arange(16.0, device=D).view(4, 4)
     y = (distribute_tensor(x, mesh, [Shard(0)]) * 2 + 1).redistribute(mesh, [Shard(1)])
     assert torch.equal(y.full_tensor(), x * 2 + 1)
+            """
+        )
+
+    def test_sequence_parallel(self):
+        self.run_model(
+            """
+    import copy
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module)
+
+    class Part(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(8)
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.down(self.up(self.norm(x)).relu())
+
+    torch.manual_seed(0)
+    one = Part().to(D)
+    several = parallelize_module(copy.deepcopy(one), init_device_mesh(D, (size,)), {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(),
+    })
+    whole = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1)).to(D)
+    wanted = one(whole)
+    wanted.square().sum().backward()
+    got = several(whole.chunk(size, 1)[rank].contiguous())
+    torch.testing.assert_close(got, wanted)
+    got.square().sum().backward()
+    torch.testing.assert_close(several.up.weight.grad.full_tensor(), one.up.weight.grad)
+            """
+        )
+
+    def test_pipeline(self):
+        self.run_model(
+            """
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    for schedule in ScheduleGPipe, Schedule1F1B:
+        torch.manual_seed(0)
+        parts = [torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)]
+        x, y = torch.randn(8, 8), torch.randn(8, 4)
+        one = torch.nn.Sequential(*parts).to(D)
+        wanted = torch.nn.functional.mse_loss(one(x.to(D)), y.to(D))
+        wanted.backward()
+        grad = one[rank].weight.grad.clone()
+        one.zero_grad()
+        stage = PipelineStage(one[rank], rank, size, torch.device(D, rank))
+        steps = schedule(stage, 4, loss_fn=torch.nn.functional.mse_loss)
+        losses = []
+        if rank == 0:
+            steps.step(x.to(D))
+        else:
+            steps.step(target=y.to(D), losses=losses)
+            torch.testing.assert_close(torch.stack(losses).mean(), wanted)
+        torch.testing.assert_close(one[rank].weight.grad, grad)
+            """
+        )
+
+    def test_hooks_and_sparse_gradients(self):
+        self.run_model(
+            """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    grads = []
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    for hook, its in (
+        (default_hooks.allreduce_hook, None),
+        (default_hooks.fp16_compress_hook, None),
+        (powerSGD_hook.powerSGD_hook, state),
+    ):
+        torch.manual_seed(0)
+        ddp = DDP(torch.nn.Linear(40, 20).to(D))
+        ddp.register_comm_hook(its, hook)
+        for step in range(4):
+            ddp.zero_grad()
+            ddp(torch.ones(2, 40, device=D) * (rank + 1)).sum().backward()
+        grads.append(ddp.module.weight.grad)
+    torch.testing.assert_close(grads[1], grads[0])
+    torch.testing.assert_close(grads[2], grads[0], rtol=1e-3, atol=1e-3)  # of rank one, nearly
+    embedding = torch.nn.Embedding(10, 3, sparse=True).to(D)
+    ddp = DDP(embedding)
+    ddp(torch.tensor([rank, 5], device=D)).sum().backward()
+    grad = embedding.weight.grad.coalesce()
+    assert grad.device.type == D and grad.indices().tolist() == [[0, 1, 5]]
+    assert grad.values()[:, 0].tolist() == [0.5, 0.5, 1.0]
+            """
+        )
+
+    def test_collectives_in_a_backward_and_in_a_graph(self):
+        self.run_model(
+            """
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):  # in autograd's thread
+            grad = grad * (rank + 1)
+            dist.all_reduce(grad)
+            return grad
+
+    x = torch.ones(3, device=D, requires_grad=True)
+    Summed.apply(x * 1).sum().backward()
+    assert x.grad.tolist() == [3.0] * 3
+    check(train(torch.compile(DDP(model()), backend="aot_eager")))
+            """
+        )
+
+    def test_fully_sharded_of_old(self):
+        self.run_model(
+            """
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    check(train(FSDP(model(), device_id=torch.device(D, rank))))
             """
         )
 
@@ -494,22 +642,114 @@ class TestFaults(HologramTestCase):
             """
         )
 
-    def test_ends_with_a_collective_in_flight(self):
+    @parametrize("end", ["dist.destroy_process_group()", "sys.exit(0)"])
+    def test_ends_with_a_collective_in_flight(self, end):
         run_ranks(
             START
-            + """
+            + f"""
     start()
     x = torch.ones(1000, device=D) + 1
     work = dist.all_reduce(x, async_op=True)
     if rank == 0:
         work.wait()
-    dist.destroy_process_group()
+    {end}
             """
         )
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            run_ranks(
+                START
+                + """
+    try:
+        start()
+    except dist.DistNetworkError as error:
+        assert "in use" in str(error), error
+    else:
+        raise AssertionError("started")
+    assert not dist.is_initialized()
+    assert (torch.ones(3, device=D) + 1).tolist() == [2.0] * 3
+    os.environ["MASTER_PORT"] = "0"
+    start(store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.ones(3, device=D)
+    dist.all_reduce(x)
+                """,
+                ranks=1,
+                env={"MASTER_PORT": str(taken.getsockname()[1])},
+            )
+
+    def test_a_restart_after_a_killed_rank(self):
+        """torchrun starts all ranks again, in processes of their own."""
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(
+                textwrap.dedent(
+                    START
+                    + """
+    start("hologram")
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    x = torch.ones(3, device=D)
+    dist.all_reduce(x)
+    if attempt == 0 and rank == 1:
+        os.kill(os.getpid(), 9)
+    dist.all_reduce(x)
+    line = f"rank {rank} of attempt {attempt} on {x.device} has {x[0].item()}"
+    print(line + "\\n", end="", flush=True)
+    dist.destroy_process_group()
+                    """
+                )
+            )
+            file.flush()
+            done = subprocess.run(
+                f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 "
+                f"--max-restarts 1 {file.name}".split(),
+                env={**os.environ, "HOLOGRAM_CPU_DEVICES": "2", "OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            )
+        self.assertEqual(
+            sorted(done.stdout.splitlines()),
+            [f"rank {r} of attempt 1 on hologram:{r} has 4.0" for r in range(2)],
+        )
+
+    def test_a_checkpoint_that_is_cut_off(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = (
+                START
+                + f"""
+    import torch.distributed.checkpoint as dcp
+    state = {{"x": torch.arange(5.0, device=D) + 1}}
+    dcp.save(state, checkpoint_id="{folder}/first")
+    dcp.FileSystemWriter.finish = lambda *_, **__: os.kill(os.getpid(), 9)
+    dcp.save({{"x": state["x"] * 2}}, checkpoint_id="{folder}/second")
+                """
+            )
+            (cut,) = run_ranks(program, ranks=1, check=False)
+            self.assertEqual(cut.returncode, -signal.SIGKILL, cut.stderr)
+            run_ranks(
+                START
+                + f"""
+    import torch.distributed.checkpoint as dcp
+    state = {{"x": torch.zeros(5, device=D)}}
+    try:
+        dcp.load(state, checkpoint_id="{folder}/second")
+    except dcp.CheckpointException:
+        pass
+    else:
+        raise AssertionError("loaded")
+    dcp.load(state, checkpoint_id="{folder}/first")
+    assert state["x"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0], state
+                """,
+                ranks=1,
+            )
 
 
 instantiate_parametrized_tests(TestCollectives)
 instantiate_parametrized_tests(TestFaults)
+instantiate_parametrized_tests(TestPrograms)
 
 if __name__ == "__main__":
     run_tests()

@@ -57,8 +57,10 @@ def _create(c10d: ModuleType, options: Any, engine_options: Any) -> Backend:
     if not c10d.is_gloo_available():
         raise RuntimeError("Distributed package doesn't have Gloo built in")
     rank, size = options.group_rank, options.group_size
+    # After a restart torchrun's store still has the addresses of the ranks before.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     host = c10d.ProcessGroupGloo(
-        c10d.PrefixStore("gloo/", options.store), rank, size, timeout=options.timeout
+        c10d.PrefixStore(f"gloo/{attempt}/", options.store), rank, size, timeout=options.timeout
     )
     vendors = None
     if c10d.is_nccl_available() and _has_cuda_devices():
@@ -69,7 +71,9 @@ def _create(c10d: ModuleType, options: Any, engine_options: Any) -> Backend:
         its._timeout = options.timeout
         its.global_ranks_in_group = options.global_ranks_in_group
         its.group_name = options.group_id
-        vendors = c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl/", options.store), rank, size, its)
+        vendors = c10d.ProcessGroupNCCL(
+            c10d.PrefixStore(f"nccl/{attempt}/", options.store), rank, size, its
+        )
     host.options.global_ranks_in_group = options.global_ranks_in_group
     host.options.group_name = options.group_id
     backend: Backend = _C.process_group_backend(host, vendors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from programs import calls, interrupts, operations, rows, views
+from programs import calls, collectives, interrupts, operations, rows, views
 from programs.builder import Builder
 from programs.line import Line
 
@@ -46,10 +46,19 @@ ROW_WEIGHTS: dict[Callable[[Builder], None], float] = {
 }
 
 
-def program(seed: int) -> list[Line]:
-    """The program of a seed: 2 to 60 operations on 2 to 5 tensors; every other one folds."""
+# What a program of two ranks has besides.
+RANK_WEIGHTS: dict[Callable[[Builder], None], float] = {collectives.collective: 14}
+
+
+def program(seed: int, of_ranks: bool = False) -> list[Line]:
+    """The program of a seed: 2 to 60 operations on 2 to 5 tensors; every other one folds.
+
+    With `of_ranks` it is one of two ranks of a process group, which has collectives.
+    """
     builder = Builder(seed)
     weights = {**WEIGHTS, **ROW_WEIGHTS} if builder.folds else WEIGHTS
+    if of_ranks:
+        weights = {**weights, **RANK_WEIGHTS}
     steps, step_weights = list(weights), list(weights.values())
     choose = builder.choose
     for _ in range(choose.randint(2, 5)):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 hologram = torch.hologram
 DEVICE = "hologram"
@@ -130,6 +131,41 @@ class World:
         """d function(x) / dx * grad, on autograd's thread of the device."""
         x = x.detach().requires_grad_()
         return torch.autograd.grad(function(x), x, grad)[0]
+
+    # Collectives, of the two ranks of the default process group.
+
+    def all_reduce(self, x: torch.Tensor, operation: str) -> None:
+        """In place, where the elements lie as an engine wants them."""
+        if x.is_contiguous():
+            dist.all_reduce(x, getattr(dist.ReduceOp, operation))
+
+    def reduced(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of what is different in each rank."""
+        y = x.contiguous().clone()
+        if y.dtype != torch.bool:
+            y = y * (dist.get_rank() + 1)
+        dist.all_reduce(y)
+        return y
+
+    def beside(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Something that is recorded while a collective is on its way."""
+        x = x.contiguous().clone()
+        work = dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True)
+        result = y.neg() if y.dtype != torch.bool else ~y
+        work.wait()
+        return result
+
+    def gathered(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous().reshape(-1) if x.dim() == 0 else x.contiguous()
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return torch.cat(parts)
+
+    def sent(self, x: torch.Tensor) -> torch.Tensor:
+        """From one rank to the other."""
+        x = x.contiguous().clone()
+        dist.broadcast(x, 1)
+        return x
 
     # What makes a window run.
 
