@@ -8,6 +8,7 @@
 
 #include <ATen/AccumulateType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/rsqrt.h>
@@ -28,6 +29,13 @@ using MaybeTensor = std::optional<Tensor>;
 
 bool has_kernels(const Tensor& x) {
   return !target_of(x.device().index()).is_cpu();
+}
+
+// As torch's kernels for GPUs do, before anything else.
+template <class... Others>
+void check_devices(const char* name, const Tensor& first, const Others&... others) {
+  std::optional<c10::Device> common = first.device();
+  (c10::impl::check_and_update_common_device(common, others, name, "another tensor"), ...);
 }
 
 bool is_there(const MaybeTensor& x) {
@@ -70,6 +78,8 @@ std::tuple<Tensor, Tensor> gather_with_counts(const Tensor& input, const Tensor&
                                               const MaybeTensor& running_var, double momentum,
                                               double eps, const Tensor& counts) {
   static const OperatorDelegate delegate("aten::batch_norm_gather_stats_with_counts", "");
+  check_devices("batch_norm_gather_stats_with_counts", input, mean, invstd, running_mean,
+                running_var, counts);
   if (has_kernels(input)) {
     return delegate.two(input, mean, invstd, running_mean, running_var, momentum, eps, counts);
   }
@@ -92,6 +102,7 @@ std::tuple<Tensor, Tensor> gather(const Tensor& input, const Tensor& mean, const
                                   const MaybeTensor& running_mean, const MaybeTensor& running_var,
                                   double momentum, double eps, int64_t count) {
   static const OperatorDelegate delegate("aten::batch_norm_gather_stats", "");
+  check_devices("batch_norm_gather_stats", input, mean, invstd, running_mean, running_var);
   if (has_kernels(input)) {
     return delegate.two(input, mean, invstd, running_mean, running_var, momentum, eps, count);
   }
@@ -109,12 +120,14 @@ Tensor normalised(const Tensor& input, const MaybeTensor& weight, const MaybeTen
 Tensor elemt(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
              const Tensor& mean, const Tensor& invstd, double eps) {
   static const OperatorDelegate delegate("aten::batch_norm_elemt", "");
+  check_devices("batch_norm_elemt", input, weight, bias, mean, invstd);
   if (has_kernels(input)) return delegate(input, weight, bias, mean, invstd, eps);
   return normalised(input, weight, bias, mean, invstd);
 }
 Tensor& elemt_out(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                   const Tensor& mean, const Tensor& invstd, double eps, Tensor& out) {
   static const OperatorDelegate delegate("aten::batch_norm_elemt", "out");
+  check_devices("batch_norm_elemt_out", input, weight, bias, mean, invstd, out);
   if (has_kernels(input)) {
     delegate(input, weight, bias, mean, invstd, eps, out);
     return out;
@@ -129,6 +142,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_reduce(const Tensor& grad_ou
                                                            const MaybeTensor& weight, bool of_input,
                                                            bool of_weight, bool of_bias) {
   static const OperatorDelegate delegate("aten::batch_norm_backward_reduce", "");
+  check_devices("batch_norm_backward_reduce", grad_out, input, mean, invstd, weight);
   if (has_kernels(input)) {
     return delegate.four(grad_out, input, mean, invstd, weight, of_input, of_weight, of_bias);
   }
@@ -145,6 +159,8 @@ Tensor backward_elemt(const Tensor& grad_out, const Tensor& input, const Tensor&
                       const Tensor& invstd, const MaybeTensor& weight, const Tensor& sum_dy,
                       const Tensor& sum_dy_xmu, const Tensor& count) {
   static const OperatorDelegate delegate("aten::batch_norm_backward_elemt", "");
+  check_devices("batch_norm_backward_elemt", grad_out, input, mean, invstd, weight, sum_dy,
+                sum_dy_xmu, count);
   if (has_kernels(input)) {
     return delegate(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count);
   }
