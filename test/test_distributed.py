@@ -188,6 +188,9 @@ class TestOrder(HologramTestCase):
             + """
     start()
     assert torch.hologram.current_device() == rank == torch.ones(1, device=D).device.index
+    torch.hologram.set_device(0)
+    dist.new_group([0, 1])
+    assert torch.hologram.current_device() == 0
     dist.destroy_process_group()
     torch.hologram.set_device(1 - rank)
     if rank == 0:

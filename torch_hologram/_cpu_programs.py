@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_hologram._device import DEVICE_TYPE
+from torch_hologram._device import DEVICE_TYPE, is_the_accelerator
 from torch_hologram._import_hook import when_imported
 
 
@@ -30,7 +30,7 @@ def _choose_mesh(fsdp: ModuleType) -> None:
     # fully_shard() itself may have been imported by name already; it looks this one up.
     @functools.wraps(make)
     def _init_default_mesh(*args: Any, **kwargs: Any) -> Any:
-        if not _is_the_accelerator():
+        if not is_the_accelerator():
             return make(*args, **kwargs)
         c10d = torch.distributed.distributed_c10d
         if not c10d.is_initialized():
@@ -76,10 +76,6 @@ def _move_block_mask(flex: ModuleType) -> None:
         return attend(query, key, value, score_mod, block_mask, **rest)
 
     flex.flex_attention = flex_attention  # type: ignore[attr-defined]
-
-
-def _is_the_accelerator() -> bool:
-    return torch._C._get_accelerator().type == DEVICE_TYPE
 
 
 def register() -> None:

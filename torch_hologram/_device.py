@@ -66,6 +66,11 @@ def is_initialized() -> bool:
     return _C.is_initialized() and not _C.has_forked()
 
 
+def is_the_accelerator() -> bool:
+    """Returns whether torch takes the device for the current accelerator."""
+    return torch._C._get_accelerator().type == DEVICE_TYPE
+
+
 _environment_checked = False
 
 

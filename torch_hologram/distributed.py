@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_hologram import _C, devices
-from torch_hologram._device import DEVICE_TYPE
+from torch_hologram._device import DEVICE_TYPE, is_the_accelerator
 from torch_hologram._import_hook import when_imported
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _create(c10d: ModuleType, options: Any, engine_options: Any) -> Backend:
     host.options.group_name = options.group_id
     backend: Backend = _C.process_group_backend(host, vendors)
     backend._set_sequence_number_for_group()
-    _choose_device()
+    _choose_device(c10d)
     return backend
 
 
@@ -88,8 +88,13 @@ def _has_cuda_devices() -> bool:
     )
 
 
-def _choose_device() -> None:
-    """Makes ``hologram:r`` current in local rank r, where the program has chosen no device."""
+def _choose_device(c10d: ModuleType) -> None:
+    """Makes ``hologram:r`` current in local rank r, where the program has chosen no device.
+
+    With the default group: whatever is current when a later one is made, is so on purpose.
+    """
+    if c10d.is_initialized():
+        return
     rank = os.environ.get("LOCAL_RANK", "")
     if rank.isdecimal() and devices.current_device() == 0 and int(rank) < _C.device_count():
         devices.set_device(int(rank))
@@ -112,7 +117,7 @@ def _serve_groups_of_torch(c10d: ModuleType) -> None:
             if name in (c10d.Backend.NCCL, c10d.Backend.GLOO):
                 # Of the engine's own type it would be taken for the one that is there already.
                 backend_type = c10d.ProcessGroup.BackendType.CUSTOM
-                _choose_device()
+                _choose_device(c10d)
             # Of "cpu:gloo,hologram:hologram" torch sets none, and warns of it later.
             if self.name() == "undefined":
                 self._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
@@ -131,10 +136,7 @@ def _choose_default(c10d: ModuleType) -> None:
 
     @functools.wraps(init)
     def __init__(self: Any, backend: Any) -> None:
-        if (
-            str(backend) == c10d.Backend.UNDEFINED
-            and torch._C._get_accelerator().type == DEVICE_TYPE
-        ):
+        if str(backend) == c10d.Backend.UNDEFINED and is_the_accelerator():
             names = c10d.Backend.default_device_backend_map
             backend = f"cpu:{names['cpu']},{DEVICE_TYPE}:{names[DEVICE_TYPE]}"
         init(self, backend)
