@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
-import socket
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -129,12 +128,9 @@ def compare(name: str, calls: list[Callable[[], None]], turns: int) -> None:
         print(f"{name:28}{ratio:8.2f}{ours:14.0f}{theirs:14.0f}", flush=True)
 
 
-def rank(index: int, options: argparse.Namespace, port: int) -> None:
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(index), WORLD_SIZE="2"
-    )
+def rank(index: int, options: argparse.Namespace, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=index, world_size=2)
     if index == 0:
         print(f"torch {torch.__version__}, two processes with a thread each\n")
         print(f"{'':28}{'times':>8}{'us':>14}{'us, torch':>14}")
@@ -157,10 +153,8 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="5 turns instead of 31")
     options = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    spawn(rank, (options, port), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(rank, (options, folder), nprocs=2)
 
 
 if __name__ == "__main__":

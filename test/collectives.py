@@ -88,7 +88,6 @@ def all_to_all(call: Call) -> list[torch.Tensor]:
 def all_to_all_single(call: Call) -> list[torch.Tensor]:
     out = call.empty(2 * call.size)
     dist.all_to_all_single(out, call.numbers(count=2 * call.size))
-    uneven = call.empty(call.size + 1)
     # Rank r gets r + 1 elements of rank 0 and one of each other.
     to = [1 if call.rank else i + 1 for i in range(call.size)]
     of = [call.rank + 1 if i == 0 else 1 for i in range(call.size)]

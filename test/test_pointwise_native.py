@@ -108,6 +108,9 @@ OTHER_NATIVE = OVER_ROWS | {
     "_local_scalar_dense",
     "_reshape_alias",
     "as_strided",
+    # Composed for SyncBatchNorm: test_distributed.py.
+    *("batch_norm_backward_elemt", "batch_norm_backward_reduce", "batch_norm_elemt"),
+    *("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_stats"),
     *("bernoulli", "bernoulli_"),  # random numbers: test_random.py
     *("cauchy_", "exponential_", "geometric_", "log_normal_", "normal", "normal_"),
     *(

@@ -151,22 +151,21 @@ void check_in_stream_order(c10::DeviceIndex device) {
 
 }  // namespace
 
+at::Tensor alias_on_host(const at::Tensor& tensor) {
+  return alias_on(target_of(tensor.device().index()), tensor,
+                  [](const at::Tensor& part) { return twin_storage(part); });
+}
+
 at::Tensor shared_alias(const at::Tensor& tensor) {
   if (tensor.layout() == c10::kStrided && !tensor._is_zerotensor()) {
     check_has_memory(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   }
   const auto device = tensor.device().index();
   check_host_addressable(device);
-  auto alias = alias_on(target_of(device), tensor,
-                        [](const at::Tensor& part) { return twin_storage(part); });
+  auto alias = alias_on_host(tensor);
   hologram::device(device).channels().fence();
   synchronize_tensor(tensor);
   return alias;
-}
-
-at::Tensor alias_on_host(const at::Tensor& tensor) {
-  return alias_on(target_of(tensor.device().index()), tensor,
-                  [](const at::Tensor& part) { return twin_storage(part); });
 }
 
 at::Tensor vendor_alias(const at::Tensor& tensor) {

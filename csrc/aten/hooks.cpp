@@ -46,8 +46,7 @@ struct HologramHooks final : at::PrivateUse1HooksInterface {
   // Factories with pin_memory=True take theirs of CUDA's allocator, where torch has it. Whoever has
   // used neither device pins nothing, and does not use one by asking.
   bool isPinnedPtr(const void* data) const override {
-    return is_own_pinned_pointer(data) || (is_initialized() && is_pinned_pointer(data)) ||
-           at::globalContext().isPinnedPtr(data, c10::kCUDA);
+    return is_pinned_pointer(data) || at::globalContext().isPinnedPtr(data, c10::kCUDA);
   }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   c10::Device getDeviceFromPtr(void* data) const override {

@@ -148,7 +148,9 @@ namespace {
 
 // The type of torch's device whose pinned memory serves the current device; CPU where none does.
 c10::DeviceType vendor(bool if_used) {
-  if (hologram::device_count() == 0 || in_forked_child()) return c10::kCPU;
+  if ((if_used && !is_initialized()) || hologram::device_count() == 0 || in_forked_child()) {
+    return c10::kCPU;
+  }
   const auto current = aten::current_device();
   if (if_used && device_if_used(current) == nullptr) return c10::kCPU;
   return target_of(current).device.type();

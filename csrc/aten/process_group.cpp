@@ -314,118 +314,29 @@ class HologramBackend final : public c10d::Backend {
   }
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return run(c10d::OpType::BROADCAST, "broadcast_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).broadcast(its, options);
-    });
+    return in_place(c10d::OpType::BROADCAST, "broadcast_", &Backend::broadcast, tensors, options);
   }
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return run(c10d::OpType::ALLREDUCE, "allreduce_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).allreduce(its, options);
-    });
+    return in_place(c10d::OpType::ALLREDUCE, "allreduce_", &Backend::allreduce, tensors, options);
   }
   WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return run(c10d::OpType::ALLREDUCE, "allreduce_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).allreduce_sparse(its, options);
-    });
+    return in_place(c10d::OpType::ALLREDUCE, "allreduce_", &Backend::allreduce_sparse, tensors,
+                    options);
   }
   WorkPointer allreduce_coalesced(Tensors& tensors,
                                   const c10d::AllreduceCoalescedOptions& options) override {
-    return run(c10d::OpType::ALLREDUCE_COALESCED, "allreduce_coalesced_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).allreduce_coalesced(its, options);
-    });
+    return in_place(c10d::OpType::ALLREDUCE_COALESCED, "allreduce_coalesced_",
+                    &Backend::allreduce_coalesced, tensors, options);
   }
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return run(c10d::OpType::REDUCE, "reduce_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).reduce(its, options);
-    });
+    return in_place(c10d::OpType::REDUCE, "reduce_", &Backend::reduce, tensors, options);
   }
-  WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
-                        const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::ALLGATHER, "allgather_", [&](Lent& lent) {
-      TensorLists to = lent.lend(outputs, true);
-      Tensors from = lent.lend(inputs, false);
-      return engine(lent).allgather(to, from, options);
-    });
+  WorkPointer recv(Tensors& tensors, int from, int tag) override {
+    return in_place(c10d::OpType::RECV, "recv_", &Backend::recv, tensors, from, tag);
   }
-  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
-                              const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::_ALLGATHER_BASE, "_allgather_base_", [&](Lent& lent) {
-      at::Tensor to = lent.lend(output, true), from = lent.lend(input, false);
-      return engine(lent)._allgather_base(to, from, options);
-    });
-  }
-  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                  const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::ALLGATHER_COALESCED, "allgather_coalesced_", [&](Lent& lent) {
-      TensorLists to = lent.lend(outputs, true);
-      Tensors from = lent.lend(inputs, false);
-      return engine(lent).allgather_coalesced(to, from, options);
-    });
-  }
-  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                              const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::COALESCED, "allgather_into_tensor_coalesced_", [&](Lent& lent) {
-      Tensors to = lent.lend(outputs, true), from = lent.lend(inputs, false);
-      return engine(lent).allgather_into_tensor_coalesced(to, from, options);
-    });
-  }
-  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
-                     const c10d::GatherOptions& options) override {
-    return run(c10d::OpType::GATHER, "gather_", [&](Lent& lent) {
-      TensorLists to = lent.lend(outputs, true);
-      Tensors from = lent.lend(inputs, false);
-      return engine(lent).gather(to, from, options);
-    });
-  }
-  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
-                      const c10d::ScatterOptions& options) override {
-    return run(c10d::OpType::SCATTER, "scatter_", [&](Lent& lent) {
-      Tensors to = lent.lend(outputs, true);
-      TensorLists from = lent.lend(inputs, false);
-      return engine(lent).scatter(to, from, options);
-    });
-  }
-  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                             const c10d::ReduceScatterOptions& options) override {
-    return run(c10d::OpType::REDUCE_SCATTER, "reduce_scatter_", [&](Lent& lent) {
-      Tensors to = lent.lend(outputs, true);
-      TensorLists from = lent.lend(inputs, false);
-      return engine(lent).reduce_scatter(to, from, options);
-    });
-  }
-  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                   const c10d::ReduceScatterOptions& options) override {
-    return run(c10d::OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base_", [&](Lent& lent) {
-      at::Tensor to = lent.lend(output, true), from = lent.lend(input, false);
-      return engine(lent)._reduce_scatter_base(to, from, options);
-    });
-  }
-  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                              const c10d::ReduceScatterOptions& options) override {
-    return run(c10d::OpType::COALESCED, "reduce_scatter_tensor_coalesced_", [&](Lent& lent) {
-      Tensors to = lent.lend(outputs, true), from = lent.lend(inputs, false);
-      return engine(lent).reduce_scatter_tensor_coalesced(to, from, options);
-    });
-  }
-  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
-                            std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
-                            const c10d::AllToAllOptions& options) override {
-    return run(c10d::OpType::ALLTOALL_BASE, "alltoall_base_", [&](Lent& lent) {
-      at::Tensor to = lent.lend(output, true), from = lent.lend(input, false);
-      return engine(lent).alltoall_base(to, from, output_sizes, input_sizes, options);
-    });
-  }
-  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
-                       const c10d::AllToAllOptions& options) override {
-    return run(c10d::OpType::ALLTOALL, "alltoall_", [&](Lent& lent) {
-      Tensors to = lent.lend(outputs, true), from = lent.lend(inputs, false);
-      return engine(lent).alltoall(to, from, options);
-    });
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override {
+    return in_place(c10d::OpType::RECVANYSOURCE, "recv_any_source_", &Backend::recvAnysource,
+                    tensors, tag);
   }
   WorkPointer send(Tensors& tensors, int to, int tag) override {
     return run(c10d::OpType::SEND, "send", [&](Lent& lent) {
@@ -433,17 +344,59 @@ class HologramBackend final : public c10d::Backend {
       return engine(lent).send(its, to, tag);
     });
   }
-  WorkPointer recv(Tensors& tensors, int from, int tag) override {
-    return run(c10d::OpType::RECV, "recv_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).recv(its, from, tag);
-    });
+  WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override {
+    return between(c10d::OpType::ALLGATHER, "allgather_", &Backend::allgather, outputs, inputs,
+                   options);
   }
-  WorkPointer recvAnysource(Tensors& tensors, int tag) override {
-    return run(c10d::OpType::RECVANYSOURCE, "recv_any_source_", [&](Lent& lent) {
-      Tensors its = lent.lend(tensors, true);
-      return engine(lent).recvAnysource(its, tag);
-    });
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override {
+    return between(c10d::OpType::_ALLGATHER_BASE, "_allgather_base_", &Backend::_allgather_base,
+                   output, input, options);
+  }
+  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override {
+    return between(c10d::OpType::ALLGATHER_COALESCED, "allgather_coalesced_",
+                   &Backend::allgather_coalesced, outputs, inputs, options);
+  }
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override {
+    return between(c10d::OpType::COALESCED, "allgather_into_tensor_coalesced_",
+                   &Backend::allgather_into_tensor_coalesced, outputs, inputs, options);
+  }
+  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override {
+    return between(c10d::OpType::GATHER, "gather_", &Backend::gather, outputs, inputs, options);
+  }
+  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
+                      const c10d::ScatterOptions& options) override {
+    return between(c10d::OpType::SCATTER, "scatter_", &Backend::scatter, outputs, inputs, options);
+  }
+  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                             const c10d::ReduceScatterOptions& options) override {
+    return between(c10d::OpType::REDUCE_SCATTER, "reduce_scatter_", &Backend::reduce_scatter,
+                   outputs, inputs, options);
+  }
+  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override {
+    return between(c10d::OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base_",
+                   &Backend::_reduce_scatter_base, output, input, options);
+  }
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override {
+    return between(c10d::OpType::COALESCED, "reduce_scatter_tensor_coalesced_",
+                   &Backend::reduce_scatter_tensor_coalesced, outputs, inputs, options);
+  }
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                            const c10d::AllToAllOptions& options) override {
+    return between(c10d::OpType::ALLTOALL_BASE, "alltoall_base_", &Backend::alltoall_base, output,
+                   input, output_sizes, input_sizes, options);
+  }
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
+                       const c10d::AllToAllOptions& options) override {
+    return between(c10d::OpType::ALLTOALL, "alltoall_", &Backend::alltoall, outputs, inputs,
+                   options);
   }
 
  private:
@@ -455,6 +408,26 @@ class HologramBackend final : public c10d::Backend {
     if (lent->target() == nullptr || !work) return work;
     lent->launched();
     return c10::make_intrusive<CollectiveWork>(type, std::move(work), lent);
+  }
+
+  // A call whose tensors are read and written.
+  template <class Method, class... Rest>
+  WorkPointer in_place(c10d::OpType type, const char* name, Method method, const Tensors& tensors,
+                       Rest&&... rest) {
+    return run(type, name, [&](Lent& lent) {
+      Tensors its = lent.lend(tensors, true);
+      return (engine(lent).*method)(its, rest...);
+    });
+  }
+  // A call that writes outputs and reads inputs: tensors, lists of them or lists of lists.
+  template <class Method, class Outputs, class Inputs, class... Rest>
+  WorkPointer between(c10d::OpType type, const char* name, Method method, const Outputs& outputs,
+                      const Inputs& inputs, Rest&&... rest) {
+    return run(type, name, [&](Lent& lent) {
+      Outputs to = lent.lend(outputs, true);
+      Inputs from = lent.lend(inputs, false);
+      return (engine(lent).*method)(to, from, rest...);
+    });
   }
 
   Backend& engine(const Lent& lent) const {
@@ -503,11 +476,9 @@ void bind_process_group(pybind11::module_& m) {
                                   [](c10::Device device) -> std::unique_ptr<c10d::Timer> {
                                     return std::make_unique<StepTimer>(device);
                                   });
-  m.def("process_group_backend",
-        [](const std::optional<Engine>& host, const std::optional<Engine>& vendors) -> Engine {
-          return c10::make_intrusive<HologramBackend>(host.value_or(Engine()),
-                                                      vendors.value_or(Engine()));
-        });
+  m.def("process_group_backend", [](Engine host, Engine vendors) -> Engine {
+    return c10::make_intrusive<HologramBackend>(std::move(host), std::move(vendors));
+  });
 }
 
 }  // namespace hologram::aten

@@ -176,13 +176,13 @@ Tensor backward_elemt(const Tensor& grad_out, const Tensor& input, const Tensor&
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  impl_delegated(m, "batch_norm_stats", &stats);
-  impl_delegated(m, "batch_norm_gather_stats", &gather);
-  impl_delegated(m, "batch_norm_gather_stats_with_counts", &gather_with_counts);
-  impl_delegated(m, "batch_norm_elemt", &elemt);
-  impl_delegated(m, "batch_norm_elemt.out", &elemt_out);
-  impl_delegated(m, "batch_norm_backward_reduce", &backward_reduce);
-  impl_delegated(m, "batch_norm_backward_elemt", &backward_elemt);
+  m.impl("batch_norm_stats", &stats);
+  m.impl("batch_norm_gather_stats", &gather);
+  m.impl("batch_norm_gather_stats_with_counts", &gather_with_counts);
+  m.impl("batch_norm_elemt", &elemt);
+  m.impl("batch_norm_elemt.out", &elemt_out);
+  m.impl("batch_norm_backward_reduce", &backward_reduce);
+  m.impl("batch_norm_backward_elemt", &backward_elemt);
 }
 
 }  // namespace hologram::aten

@@ -153,6 +153,7 @@ class World:
         work = dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True)
         result = y.neg() if y.dtype != torch.bool else ~y
         work.wait()
+        self.read(x)
         return result
 
     def gathered(self, x: torch.Tensor) -> torch.Tensor:
