@@ -182,7 +182,7 @@ class TestHarness(HologramTestCase):
                 "    programs.Line('t91 = t90 * 2', 't91'),",
                 "    programs.Line('t91.sub_(t90)', 't91'),",
                 "]",
-                "programs.seeds.program = lambda seed: lines",
+                "programs.seeds.program = lambda seed, of_ranks: lines",
                 "programs.check_seed(4)",
             ),
             check=False,
