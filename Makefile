@@ -211,6 +211,9 @@ test-sanitizers: test-core test-tsan test-asan ## All three
 test-cuda: ## Build for this machine's GPU, run tests on it, write benchmarks/results/GPU.md (SUBSET: which)
 	$(PYTHON) tools/test_cuda.py $(if $(SUBSET),--subset $(SUBSET)) $(ARGS)
 
+test-cuda-multi: ## The same where there are several GPUs: torch.distributed, copies, models on two of them
+	@$(MAKE) test-cuda SUBSET=multi ARGS="$(ARGS)"
+
 test-cuda-sanitize: ## GPU kernels under compute-sanitizer, after `make test-cuda` has built (ARGS)
 	PYTHONPATH=tools $(PYTHON) tools/sanitize_cuda.py $(ARGS)
 
@@ -306,6 +309,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-cuda test-cuda-sanitize test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-cuda test-cuda-multi test-cuda-sanitize test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-cuda bench-models docs check-docs conformance clean distclean help

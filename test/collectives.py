@@ -1,5 +1,6 @@
 """Every collective of torch.distributed, with every operation and dtype: on tensors of the CPU and
-of the device, in one process group.
+of the device, in one process group. Where the device's memory is CUDA's, on those of torch's own
+CUDA device, not the CPU.
 
 A program of a rank (ranks.py runs one for each): prints, as JSON, what both said. tools/
 collectives.py writes it into the documentation.
@@ -14,6 +15,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+
+from torch_hologram import _C
 
 DTYPES = "float32 float64 float16 bfloat16 complex64 int8 uint8 int16 int32 int64 bool".split()
 OPERATIONS = "SUM AVG PRODUCT MIN MAX BAND BOR BXOR".split()
@@ -45,7 +48,7 @@ class Call:
 
 def broadcast(call: Call) -> list[torch.Tensor]:
     x = call.numbers()
-    dist.broadcast(x, 1)
+    dist.broadcast(x, call.size - 1)
     return [x]
 
 
@@ -75,7 +78,8 @@ def gather(call: Call) -> list[torch.Tensor]:
 
 def scatter(call: Call) -> list[torch.Tensor]:
     out = call.empty()
-    dist.scatter(out, call.each() if call.rank == 1 else None, 1)
+    root = call.size - 1
+    dist.scatter(out, call.each() if call.rank == root else None, root)
     return [out]
 
 
@@ -121,7 +125,7 @@ def functional_all_gather(call: Call) -> list[torch.Tensor]:
 
 
 def functional_broadcast(call: Call) -> list[torch.Tensor]:
-    return [functional.broadcast(call.numbers(), 1, dist.group.WORLD).clone()]
+    return [functional.broadcast(call.numbers(), call.size - 1, dist.group.WORLD).clone()]
 
 
 def functional_all_to_all(call: Call) -> list[torch.Tensor]:
@@ -152,8 +156,8 @@ def all_reduce_coalesced(call: Call) -> list[torch.Tensor]:
 
 def reduce(call: Call) -> list[torch.Tensor]:
     x = call.numbers()
-    dist.reduce(x, 1, call.op)
-    return [x] if call.rank == 1 else []
+    dist.reduce(x, call.size - 1, call.op)
+    return [x] if call.rank == call.size - 1 else []
 
 
 def reduce_scatter(call: Call) -> list[torch.Tensor]:
@@ -221,13 +225,14 @@ def outcome(function: Callable[[Call], list[torch.Tensor]], call: Call) -> tuple
 
 def main() -> None:
     dist.init_process_group(sys.argv[1] if len(sys.argv) > 1 else None)
+    devices = "cuda" if _C.delegate_target(0)[1].startswith("cuda") else "cpu", "hologram"
     rows = []
     for function in PLAIN + REDUCING:
         for operation in OPERATIONS if function in REDUCING else [""]:
             for name in DTYPES:
                 here, there = (
                     outcome(function, Call(device, getattr(torch, name), operation or "SUM"))
-                    for device in ("cpu", "hologram")
+                    for device in devices
                 )
                 rows.append((function.__name__, operation, name, here, there))
     if dist.get_rank() == 0:

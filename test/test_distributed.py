@@ -13,7 +13,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from common import HologramTestCase
+from common import CUDA_KERNELS, HologramTestCase
 from ranks import finish_ranks, run_ranks, start_ranks
 from sim_device import build_sim
 from torch.testing._internal.common_utils import (
@@ -23,6 +23,18 @@ from torch.testing._internal.common_utils import (
 )
 
 COLLECTIVES = Path(__file__).parent / "collectives.py"
+# What init_process_group() is given, with which tensors of the device and those that it is compared
+# with are served.
+GROUPS = (
+    {"nccl": ["nccl"], "one_for_each": ["cpu:gloo,cuda:nccl,hologram:hologram"]}
+    if CUDA_KERNELS
+    else {
+        "default": [],
+        "gloo": ["gloo"],
+        "hologram": ["hologram"],
+        "hologram_beside_gloo": ["cpu:gloo,hologram:hologram"],
+    }
+)
 START = """
     import warnings
     warnings.simplefilter("ignore")
@@ -47,17 +59,9 @@ class TestCollectives(HologramTestCase):
         self.assertEqual(json.loads(second.stdout), [])
         self.assertGreater(sum(not row[3][0] for row in rows), 500)
 
-    def test_by_default(self):
-        self.same()
-
-    def test_of_gloo(self):
-        self.same("gloo")
-
-    def test_of_the_device_and_the_cpu(self):
-        self.same("hologram")
-
-    def test_of_the_device_beside_gloo(self):
-        self.same("cpu:gloo,hologram:hologram")
+    @parametrize("group", GROUPS)
+    def test_in_a_group(self, group):
+        self.same(*GROUPS[group])
 
     @parametrize("memory", ["device", "host"])
     def test_on_the_simulated_device(self, memory):

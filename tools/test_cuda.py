@@ -5,6 +5,7 @@ usage: make test-cuda [SUBSET="name ..."]
 
 Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with the build), `python`
 (every Python test but those about other backends), `devices` (what several GPUs have a part in),
+`multi` (torch.distributed, copies and models on two GPUs, in five minutes: make test-cuda-multi),
 `forward` (the conformance units of the forward phase), `conformance` (all of them), `marked` (what
 exchanges memory with CuPy, JAX and CUDA tensors, with hologram on the CPU), or files of tests.
 Python and torch are those that run this program: nothing is installed. Units of conformance that
@@ -43,11 +44,13 @@ DEVICES = (
     "model_parallel data_parallel mixed_devices cuda_runtime cuda_interop cuda_faults random "
     "streams interop autograd multiprocessing serialization"
 ).split()
-# About other backends, the emulator, or what a machine has to have installed.
+MULTI = "distributed devices_copies comm model_parallel data_parallel".split()
+SUBSETS = {"chosen": CHOSEN, "devices": DEVICES, "multi": MULTI}
+# About other backends, the emulator, what a machine has to have installed, or needs several GPUs.
 OTHERS = (
     "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect examples benchmarks "
     "tools vendor cuda_driver cuda_driver_faults cuda_driver_interop cuda_driver_products "
-    "traced_models"
+    "traced_models distributed"
 ).split()
 if any(find_spec(name) is None for name in ("accelerate", "lightning", "transformers")):
     OTHERS.append("integrations")
@@ -57,9 +60,8 @@ else:
 
 def files_of(subset: str) -> list[str]:
     """What pytest is given; raises ValueError for a subset that there is not."""
-    if subset in ("chosen", "devices"):
-        names = CHOSEN if subset == "chosen" else DEVICES
-        paths = [ROOT / "test" / f"test_{name}.py" for name in names]
+    if subset in SUBSETS:
+        paths = [ROOT / "test" / f"test_{name}.py" for name in SUBSETS[subset]]
         return [str(path.relative_to(ROOT)) for path in paths if path.exists()]
     if subset == "marked":
         return ["test", "--ignore=test/conformance"]
@@ -129,7 +131,7 @@ def run(subset: str, processes: int, seconds: float) -> str:
     if alone := needing_the_gpu(files):
         parts = ["-m", f"({marked}) and whole_gpu", *alone]
         line += f"; alone on the GPU: {run_tests(f'{name}.alone', parts, variables, 0, end)}"
-    if subset == "devices":
+    if subset in ("devices", "multi"):
         line += f"; on {torch.cuda.device_count()} GPUs"
     units = [test for test in failures(failed) if test.startswith("test/conformance/")]
     if not units:

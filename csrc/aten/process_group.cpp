@@ -306,8 +306,11 @@ class HologramBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override {
     c10d::BarrierOptions its = options;
     Backend& engine = current();
-    if (its.device && its.device->type() == kHologram) {
-      const c10::Device target = target_of(its.device->index()).device;
+    if (!its.device || its.device->type() == kHologram) {
+      // Torch names the accelerator without an index, for which NCCL would take the rank.
+      const bool is_named = its.device && its.device->has_index();
+      const c10::Device target =
+          target_of(is_named ? its.device->index() : current_device()).device;
       its.device = target.is_cpu() ? std::nullopt : std::optional<at::Device>(target);
     }
     return engine.barrier(its);
