@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 def register() -> None:
     """Registers the backend, now or when ``torch.distributed`` is imported."""
     when_imported("torch.distributed.distributed_c10d", _extend)
+    when_imported(
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook", lambda _: _wait_where_asked()
+    )
 
 
 def _extend(c10d: ModuleType) -> None:
@@ -142,3 +145,20 @@ def _choose_default(c10d: ModuleType) -> None:
         init(self, backend)
 
     config.__init__ = __init__
+
+
+def _wait_where_asked() -> None:
+    """Lets ``torch.cuda.synchronize`` take a device of ours.
+
+    Where torch has CUDA the hook calls it with the device of the gradients, whichever that is.
+    """
+    synchronize = torch.cuda.synchronize
+
+    @functools.wraps(synchronize)
+    def _synchronize(device: Any = None) -> None:
+        if isinstance(device, torch.device) and device.type == DEVICE_TYPE:
+            devices.synchronize(device)
+        else:
+            synchronize(device)
+
+    torch.cuda.synchronize = _synchronize
