@@ -156,6 +156,12 @@ CUBLAS_LT_OBJECTS := build/cuda/objects/test/cuda/cublas_lt/library.o
 $(CUBLAS_LT): $(CUBLAS_LT_OBJECTS) $(CUDA_DRIVER)
 	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(CUBLAS_LT_OBJECTS) $(CUDA_DRIVER) -o $@
 -include $(CUBLAS_LT_OBJECTS:.o=.d)
+# And NVRTC, which tests of it name.
+NVRTC := build/cuda/libnvrtc.so.13
+NVRTC_OBJECTS := build/cuda/objects/test/cuda/nvrtc/library.o
+$(NVRTC): $(NVRTC_OBJECTS)
+	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(NVRTC_OBJECTS) -o $@
+-include $(NVRTC_OBJECTS:.o=.d)
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \

@@ -4,7 +4,8 @@ usage: python tools/build_kernels.py [FOLDER] [--architectures 75,80,90,100,120|
 
 Writes FOLDER/torch_hologram/kernels: of each library of kernels, those of common groups
 (tools/common_groups.py) among them, machine code for each architecture,
-LIBRARY.sm_NN.cubin, and PTX of the newest, LIBRARY.compute_NN.ptx. The extension under FOLDER (the
+LIBRARY.sm_NN.cubin, and PTX of the newest, LIBRARY.compute_NN.ptx; beside them hologram_gpu.h, with
+which the backend compiles others while a program runs. The extension under FOLDER (the
 source tree, if it is not given) has their text. The compiler is nvcc where it is on the PATH, else
 NVRTC of the package nvidia-cuda-nvrtc. No GPU is needed. Files whose text, headers, architecture
 and compiler are those of the last time stay as they are. `native` stands for the GPUs of this
@@ -17,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -73,6 +75,15 @@ def texts(folder: Path) -> dict[str, str]:
     )
     groups = output_of(str(ROOT / "tools" / "common_groups.py"), "--texts", str(GROUP_TEXTS))
     return libraries | {f"groups_{i}": text for i, text in enumerate(groups)}
+
+
+def dialect(name: str = "hologram_gpu.h") -> str:
+    """A header of the dialect with those that it includes in their places, as CUDA has them."""
+
+    def included(line: re.Match[str]) -> str:
+        return "" if line[1] == "prelude_metal.h" else dialect(line[1])
+
+    return re.sub(r'^#include "(.+)"$', included, (DIALECT / name).read_text(), flags=re.M)
 
 
 def compiler() -> str:
@@ -142,8 +153,10 @@ def build(folder: Path, numbers: list[int]) -> list[str]:
         for name, code in running.items():
             (output / name).write_bytes(code.result())
             print(f"{name}: {(output / name).stat().st_size} bytes", flush=True)
+    header = output / "hologram_gpu.h"
+    header.write_text(dialect())
     for path in output.iterdir():
-        if path.name not in wanted and path != stamp:
+        if path.name not in wanted and path not in (stamp, header):
             path.unlink()
     stamp.write_text(json.dumps(made_from, indent=1) + "\n")
     return changed

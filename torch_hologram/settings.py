@@ -33,6 +33,8 @@ SETTINGS = (
     Setting("HOLOGRAM_POISON_FREED", "0", "1 overwrites memory that is given back, with NaNs"),
     Setting("HOLOGRAM_CUDA_KERNELS", "the package's", "folder with the kernels of NVIDIA's GPUs"),
     Setting("HOLOGRAM_CUBLAS_LT", "the first found", "file of the library cublasLt"),
+    Setting("HOLOGRAM_NVRTC", "the first found", "file of NVIDIA's compiler NVRTC"),
+    Setting("HOLOGRAM_COMPILE", "1", "0 compiles no GPU kernels, wait waits for the compiler"),
     Setting("HOLOGRAM_CPU_ISA", "the widest", "instruction set: baseline, avx2, avx512 or neon"),
 )
 _PREFIX = "HOLOGRAM_"

@@ -16,6 +16,8 @@ constexpr gpu::Target kCold{.cold = true};
 constexpr size_t kBytesOfNode = 64, kBytesOfGroup = 4096;
 // With fewer elements cold kernels take no longer than a launch for each operation.
 constexpr int64_t kLeastForPieces = 32'768;
+// What runs once is not worth a compilation.
+constexpr uint32_t kRunsBeforeCompiling = 1;
 
 std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Target& target) {
   try {
@@ -23,6 +25,19 @@ std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Tar
   } catch (const Error&) {  // Code::on_cpu() throws where the CPU cannot compute it either
     return nullptr;
   }
+}
+
+// The launches of each run, with the same scratch memory.
+template <class F>
+gpu::Launches one_by_one(std::span<const Binding> bindings, F&& launches_of) {
+  gpu::Launches result;
+  for (const Binding& binding : bindings) {
+    if (binding.count == 0) continue;
+    gpu::Launches launches = launches_of(binding);
+    std::ranges::move(launches.list, std::back_inserter(result.list));
+    result.scratch_bytes = std::max(result.scratch_bytes, launches.scratch_bytes);
+  }
+  return result;
 }
 
 }  // namespace
@@ -55,8 +70,7 @@ const cpu::CompiledGroup& Code::on_cpu(size_t pass) const {
   return *code;
 }
 
-std::shared_ptr<const Ready> Code::ready_if_known(
-    size_t pass, std::span<const Binding> bindings) const noexcept {
+Code::ReadyCode Code::find_recent(size_t pass, std::span<const Binding> bindings) const noexcept {
   const std::lock_guard guard(recent_lock_);
   for (const ReadyCode& its : recent_[pass].list) {
     if (its == nullptr) break;
@@ -65,15 +79,40 @@ std::shared_ptr<const Ready> Code::ready_if_known(
   return nullptr;
 }
 
+// False where a better one may be made, or what that takes is to be asked for.
+bool Code::is_up_to_date(const Ready& ready) const noexcept {
+  if (ready.wanted.empty()) return true;
+  return ready.compiled == kernels_.compiled() &&
+         ready.runs.fetch_add(1, std::memory_order_relaxed) != kRunsBeforeCompiling;
+}
+
+std::shared_ptr<const Ready> Code::ready_if_known(
+    size_t pass, std::span<const Binding> bindings) const noexcept {
+  ReadyCode known = find_recent(pass, bindings);
+  return known == nullptr || is_up_to_date(*known) ? known : nullptr;
+}
+
 std::shared_ptr<const Ready> Code::ready(size_t pass, std::span<const Binding> bindings) const {
-  if (ReadyCode known = ready_if_known(pass, bindings)) return known;
+  const ReadyCode known = find_recent(pass, bindings);
+  if (known != nullptr) {
+    if (known->runs.load(std::memory_order_relaxed) > kRunsBeforeCompiling) {
+      kernels_.want(known->wanted);
+    }
+    if (known->wanted.empty() || known->compiled == kernels_.compiled()) return known;
+  }
   ReadyCode made = make_ready(pass, bindings);
   if (made == nullptr) return made;
+  if (known != nullptr) made->runs = known->runs.load(std::memory_order_relaxed);
   ReadyCode forgotten;  // not under the lock
   const std::lock_guard guard(recent_lock_);
   Recent& recent = recent_[pass];
-  forgotten = std::exchange(recent.list[recent.oldest], made);
-  recent.oldest = (recent.oldest + 1) % recent.list.size();
+  const auto before = std::ranges::find(recent.list, known);
+  if (known != nullptr && before != recent.list.end()) {
+    forgotten = std::exchange(*before, made);
+  } else {
+    forgotten = std::exchange(recent.list[recent.oldest], made);
+    recent.oldest = (recent.oldest + 1) % recent.list.size();
+  }
   return made;
 }
 
@@ -83,54 +122,78 @@ std::shared_ptr<const Ready> Code::ready_without_pieces(size_t pass,
 }
 
 Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings) const {
-  if (ReadyCode its = make_ready(pass, bindings, Form::emitted)) return its;
+  const uint64_t compiled = kernels_.compiled();
+  std::vector<const gpu::Kernel*> missing;
+  if (ReadyCode its = make_ready(pass, bindings, Form::emitted, &missing)) return its;
   int64_t elements = 0;
   for (const Binding& binding : bindings) elements += binding.count;
   const bool many = elements >= kLeastForPieces;
-  ReadyCode its = make_ready(pass, bindings, many ? Form::pieces : Form::cold);
-  return its != nullptr ? its : make_ready(pass, bindings, many ? Form::cold : Form::pieces);
+  std::shared_ptr<Ready> its;
+  // One launch for each tensor, where that for all is not there.
+  if (const auto& emitted = forms_[pass].emitted; emitted != nullptr && bindings.size() > 1) {
+    its = make_ready(
+        pass, bindings, Form::emitted,
+        [&](std::span<const Binding> all) {
+          return one_by_one(all, [&](const Binding& one) { return emitted->launches(one); });
+        },
+        &missing);
+  }
+  if (its == nullptr) its = make_ready(pass, bindings, many ? Form::pieces : Form::cold);
+  if (its == nullptr) its = make_ready(pass, bindings, many ? Form::cold : Form::pieces);
+  if (its == nullptr) return its;
+  its->compiled = compiled;
+  if (kernels_.can_compile()) its->wanted = std::move(missing);
+  return its;
 }
 
-Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings, Form form) const {
-  gpu::Prepared::Planner planner;
+std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bindings, Form form,
+                                        std::vector<const gpu::Kernel*>* missing) const {
   if (form == Form::pieces) {
     const gpu::PieceCode* const its = pieces(pass);
     if (its == nullptr) return nullptr;
-    planner = [this, its](std::span<const Binding> all) {
-      const auto available = [this](const gpu::Kernel& kernel) {
-        return loaded(kernel).function != nullptr;
-      };
-      gpu::Launches result;
-      for (const Binding& binding : all) {
-        if (binding.count == 0) continue;
-        gpu::Launches launches = its->launches(binding, available);
-        std::ranges::move(launches.list, std::back_inserter(result.list));
-        result.scratch_bytes = std::max(result.scratch_bytes, launches.scratch_bytes);
-      }
-      return result;
+    const auto available = [this](const gpu::Kernel& kernel) {
+      return loaded(kernel).function != nullptr;
     };
-  } else {
-    const Forms& forms = forms_[pass];
-    const gpu::GroupCode* const its =
-        form == Form::emitted ? forms.emitted.get() : forms.cold.get();
-    if (its == nullptr) return nullptr;
-    planner = [its](std::span<const Binding> all) { return its->launches(all); };
+    return make_ready(
+        pass, bindings, form,
+        [&](std::span<const Binding> all) {
+          return one_by_one(all, [&](const Binding& one) { return its->launches(one, available); });
+        },
+        missing);
   }
+  const Forms& forms = forms_[pass];
+  const gpu::GroupCode* const its = form == Form::emitted ? forms.emitted.get() : forms.cold.get();
+  if (its == nullptr) return nullptr;
+  return make_ready(
+      pass, bindings, form, [&](std::span<const Binding> all) { return its->launches(all); },
+      missing);
+}
+
+std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bindings, Form form,
+                                        const gpu::Prepared::Planner& planner,
+                                        std::vector<const gpu::Kernel*>* missing) const {
   std::shared_ptr<Ready> ready;
   try {
-    ready = std::make_shared<Ready>(
-        Ready{form, gpu::Prepared(plan_.batches[pass].group, bindings, planner), {}});
+    ready =
+        std::make_shared<Ready>(form, gpu::Prepared(plan_.batches[pass].group, bindings, planner));
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error&) {  // its numbers do not fit
     return nullptr;
   }
+  bool is_complete = true;
   for (const gpu::Prepared::Launch& launch : ready->prepared.launches()) {
     const Loaded its = loaded(*launch.kernel);
-    if (its.function == nullptr) return nullptr;
+    if (its.function == nullptr) {
+      is_complete = false;
+      if (missing == nullptr) break;
+      if (std::ranges::find(*missing, launch.kernel) == missing->end()) {
+        missing->push_back(launch.kernel);
+      }
+    }
     ready->loaded.push_back(its);
   }
-  return ready;
+  return is_complete ? ready : nullptr;
 }
 
 // Null where it cannot be taken apart.
@@ -155,8 +218,8 @@ Loaded Code::loaded(const gpu::Kernel& kernel) const {
   const auto found = loaded_.find(&kernel);
   if (found != loaded_.end()) return found->second;
   Loaded its{kernels_.find_if(kernel.name), 0};
-  if (its.function != nullptr && !kernel.program.empty())
-    its.program = constants_.add(kernel.program);
+  if (its.function == nullptr) return its;  // it may be compiled later
+  if (!kernel.program.empty()) its.program = constants_.add(kernel.program);
   loaded_.emplace(&kernel, its);
   return its;
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "atlas/queue.h"
@@ -29,15 +30,22 @@ struct Loaded {
   Address program;    // 0 where the kernel has none
 };
 
-// How a pass is run by kernels: by those emitted for its group, which the package may not have,
+// How a pass is run by kernels: by those emitted for its group, which may not be there (yet),
 // operation by operation, or by cold ones, which are slower.
 enum class Form : uint8_t { emitted, pieces, cold };
 
 // A pass of one shape, whose kernels are all there.
 struct Ready {
-  Form form;
-  gpu::Prepared prepared;
+  Ready(Form its_form, gpu::Prepared its_launches)
+      : form(its_form), prepared(std::move(its_launches)) {}
+
+  const Form form;
+  const gpu::Prepared prepared;
   std::vector<Loaded> loaded;  // of each launch
+  // Those that would run it better, and what Kernels::compiled() was when they were not there.
+  std::vector<const gpu::Kernel*> wanted;
+  uint64_t compiled = 0;
+  mutable std::atomic<uint32_t> runs{0};  // counted where there are some
 };
 
 class Code final : public PlanCode {
@@ -52,7 +60,8 @@ class Code final : public PlanCode {
   // Null where there are no kernels for it, or its numbers do not fit: then the CPU runs it.
   // Thread-safe. Throws OutOfMemory, Error.
   std::shared_ptr<const Ready> ready(size_t pass, std::span<const Binding> bindings) const;
-  // Null as well where a run of the shape has not been asked for lately. Calls no driver.
+  // Null as well where a run of the shape has not been asked for lately, or may be made better by
+  // now. Calls no driver.
   std::shared_ptr<const Ready> ready_if_known(size_t pass,
                                               std::span<const Binding> bindings) const noexcept;
   // The same without memory for values in between.
@@ -74,9 +83,16 @@ class Code final : public PlanCode {
     size_t oldest = 0;
   };
 
+  // What is known of a run of the shape, up to date or not; null if nothing is.
+  ReadyCode find_recent(size_t pass, std::span<const Binding> bindings) const noexcept;
+  bool is_up_to_date(const Ready& ready) const noexcept;
   ReadyCode make_ready(size_t pass, std::span<const Binding> bindings) const;
-  // Null where a kernel is missing.
-  ReadyCode make_ready(size_t pass, std::span<const Binding> bindings, Form form) const;
+  // Null where a kernel is missing; `missing` has which.
+  std::shared_ptr<Ready> make_ready(size_t pass, std::span<const Binding> bindings, Form form,
+                                    std::vector<const gpu::Kernel*>* missing = nullptr) const;
+  std::shared_ptr<Ready> make_ready(size_t pass, std::span<const Binding> bindings, Form form,
+                                    const gpu::Prepared::Planner& planner,
+                                    std::vector<const gpu::Kernel*>* missing) const;
   const gpu::PieceCode* pieces(size_t pass) const;
   Loaded loaded(const gpu::Kernel& kernel) const;
 

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -80,7 +82,22 @@ std::vector<std::string> kernel_libraries(const std::string& folder) {
   return {names.begin(), names.end()};
 }
 
-Kernels::Kernels(const Gpu& gpu) {
+namespace {
+
+// The dialect as one text, which the folder has beside the kernels; empty where it has none.
+std::string dialect() {
+  std::ifstream file(std::filesystem::path(kernel_folder()) / "hologram_gpu.h");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+Kernels::Kernels(const Gpu& gpu)
+    : compiler_(gpu, dialect(), [this](const Compiler::Functions& functions) {
+        const std::lock_guard guard(mutex_);
+        for (const auto& [name, function] : functions) found_[name] = function;
+        compiled_.fetch_add(1, std::memory_order_release);
+      }) {
   check_kernels(gpu.major, gpu.minor);
   const std::string folder = kernel_folder();
   for (const std::string& library : kernel_libraries(folder)) {

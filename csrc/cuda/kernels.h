@@ -1,5 +1,6 @@
-// The precompiled kernels of a GPU: those of csrc/gpu that run any group without compiling, those
-// that move elements, and those emitted for groups that programs often have.
+// The kernels of a GPU. Compiled with the package are those of csrc/gpu that run any group, those
+// that move elements, and those emitted for groups that programs often have; others are compiled
+// when they have been asked for (compiler.h).
 //
 // They lie in the folder `kernels` beside the extension (tools/build_kernels.py), a file for each
 // library and architecture: cold.sm_90.cubin is machine code for compute
@@ -7,12 +8,14 @@
 // newer than all of these.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "cuda/compiler.h"
 #include "cuda/context.h"
 #include "cuda/image.h"
 #include "gpu/launch.h"
@@ -31,6 +34,12 @@ class Kernels {
   // The same; throws Error if there is none, too.
   Function find(const std::string& name);
 
+  // Emitted kernels that there are none of: later there may be. Thread-safe.
+  void want(const std::vector<const gpu::Kernel*>& kernels) { compiler_.want(kernels); }
+  bool can_compile() const noexcept { return compiler_.is_on(); }
+  // Another number than before when there are more.
+  uint64_t compiled() const noexcept { return compiled_.load(std::memory_order_acquire); }
+
  private:
   struct Library {
     std::unique_ptr<const Image> image;
@@ -41,6 +50,8 @@ class Kernels {
   std::mutex mutex_;  // of all below
   std::vector<Library> libraries_;
   std::map<std::string, Function> found_;
+  std::atomic<uint64_t> compiled_{0};
+  Compiler compiler_;  // which uses all above
 };
 
 // A folder's libraries, of whatever architectures, sorted.

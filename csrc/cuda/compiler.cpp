@@ -1,0 +1,161 @@
+#include "cuda/compiler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "atlas/error.h"
+#include "cuda/nvrtc.h"
+
+namespace hologram::cuda {
+namespace {
+
+// Of one text: the dialect before them takes as long as a few of them.
+constexpr size_t kMostAtOnce = 8;
+
+std::atomic<uint64_t> compiled_count{0}, failed_count{0};
+
+// Of the process, which end before the libraries that they call do.
+class Compilers {
+ public:
+  static Compilers& instance() {
+    static Compilers& its = *new Compilers;
+    return its;
+  }
+  void add(Compiler* compiler) {
+    const std::lock_guard guard(mutex_);
+    // Behind the libraries that have been opened by now, so that it runs before they are ended.
+    static const int registered = std::atexit([] { instance().stop(); });
+    static_cast<void>(registered);
+    all_.insert(compiler);
+  }
+  void remove(Compiler* compiler) {
+    const std::lock_guard guard(mutex_);
+    all_.erase(compiler);
+  }
+
+ private:
+  void stop() {
+    std::set<Compiler*> all;
+    {
+      const std::lock_guard guard(mutex_);
+      all = all_;
+    }
+    for (Compiler* const its : all) its->stop();
+  }
+
+  std::mutex mutex_;
+  std::set<Compiler*> all_;
+};
+
+// Once in a process: what does not compile runs as it did before.
+void warn(const std::string& kernel, const std::string& error) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  std::fprintf(stderr,
+               "torch_hologram: the kernel %s cannot be compiled, and others neither, maybe; what "
+               "would run by it runs by slower ones, with the same results: %s\n",
+               kernel.c_str(), error.c_str());
+}
+
+}  // namespace
+
+CompilerCounts compiler_counts() noexcept {
+  return {compiled_count.load(), failed_count.load()};
+}
+
+Compiler::Compiler(const Gpu& gpu, std::string dialect, Publish publish)
+    : gpu_(gpu), dialect_(std::move(dialect)), publish_(std::move(publish)), mode_([&] {
+        const char* const given = std::getenv("HOLOGRAM_COMPILE");
+        const std::string_view its = given != nullptr ? given : "";
+        if (dialect_.empty() || its == "0") return Mode::off;
+        return its == "wait" ? Mode::waited_for : Mode::background;
+      }()) {}
+
+Compiler::~Compiler() {
+  Compilers::instance().remove(this);
+  stop();
+}
+
+void Compiler::stop() noexcept {
+  std::thread thread;
+  {
+    const std::lock_guard guard(mutex_);
+    is_stopping_ = true;
+    thread = std::move(thread_);
+  }
+  changed_.notify_all();
+  if (thread.joinable()) thread.join();
+}
+
+void Compiler::want(const std::vector<const gpu::Kernel*>& kernels) {
+  if (!is_on()) return;
+  std::unique_lock lock(mutex_);
+  if (is_stopping_) return;
+  for (const gpu::Kernel* const kernel : kernels) {
+    if (!kernel->text.empty() && known_.insert(kernel->name).second) waiting_.push_back(*kernel);
+  }
+  if (waiting_.empty()) return;
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { work(); });
+    Compilers::instance().add(this);
+  }
+  changed_.notify_all();
+  if (mode_ == Mode::waited_for) {
+    changed_.wait(lock, [&] { return is_stopping_ || (waiting_.empty() && !is_compiling_); });
+  }
+}
+
+void Compiler::work() noexcept {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    is_compiling_ = false;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
+    if (is_stopping_) return;
+    is_compiling_ = true;
+    const auto end =
+        waiting_.begin() + static_cast<ptrdiff_t>(std::min(waiting_.size(), kMostAtOnce));
+    const std::vector<gpu::Kernel> some(std::move_iterator(waiting_.begin()),
+                                        std::move_iterator(end));
+    waiting_.erase(waiting_.begin(), end);
+    lock.unlock();
+    std::vector<const gpu::Kernel*> all;
+    for (const gpu::Kernel& kernel : some) all.push_back(&kernel);
+    std::string error = compile(all);
+    for (size_t i = 0; i < all.size() && !error.empty(); ++i) {
+      // One by one: which of them it is.
+      const std::string its = all.size() == 1 ? error : compile({all[i]});
+      if (its.empty()) continue;
+      ++failed_count;
+      warn(all[i]->name, its);
+    }
+    lock.lock();
+  }
+}
+
+std::string Compiler::compile(const std::vector<const gpu::Kernel*>& kernels) noexcept {
+  try {
+    const std::string code =
+        nvrtc::compile(gpu::library_text(kernels), dialect_, gpu_.major, gpu_.minor);
+    const ContextGuard guard(gpu_);
+    Module module = nullptr;  // for as long as the process lives
+    check(driver().load_module(&module, code.c_str()), "cuModuleLoadData");
+    Functions functions;
+    for (const gpu::Kernel* const kernel : kernels) {
+      functions.emplace_back(kernel->name, nullptr);
+      check(driver().module_function(&functions.back().second, module, kernel->name.c_str()),
+            "cuModuleGetFunction");
+    }
+    publish_(functions);
+    compiled_count += functions.size();
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace hologram::cuda

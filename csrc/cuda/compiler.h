@@ -1,0 +1,66 @@
+// Kernels that are compiled while the program goes on: nobody waits for the compiler.
+//
+// What is wanted is compiled once in a process, several kernels at a time, by a thread of the GPU's
+// own. A text that does not compile is never asked for again.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cuda/context.h"
+#include "gpu/emit.h"
+
+namespace hologram::cuda {
+
+// How many kernels have been compiled, and could not be, in this process.
+struct CompilerCounts {
+  uint64_t compiled, failed;
+};
+CompilerCounts compiler_counts() noexcept;
+
+class Compiler {
+ public:
+  // Has functions of kernels from now on, by name.
+  using Functions = std::vector<std::pair<std::string, Function>>;
+  using Publish = std::function<void(const Functions& functions)>;
+
+  // `dialect`: the text of hologram_gpu.h; empty: nothing is ever compiled. HOLOGRAM_COMPILE says
+  // "0" for the same, and "wait" for a thread that wants something to wait until it is there.
+  Compiler(const Gpu& gpu, std::string dialect, Publish publish);
+  ~Compiler();
+  Compiler(const Compiler&) = delete;
+  Compiler& operator=(const Compiler&) = delete;
+
+  bool is_on() const noexcept { return mode_ != Mode::off; }
+  // Emitted kernels. Those that were wanted before are left out. Thread-safe.
+  void want(const std::vector<const gpu::Kernel*>& kernels);
+  // Ends the thread, when it has done what it is about.
+  void stop() noexcept;
+
+ private:
+  enum class Mode : uint8_t { off, background, waited_for };
+
+  void work() noexcept;
+  // Returns what is wrong, or nothing.
+  std::string compile(const std::vector<const gpu::Kernel*>& kernels) noexcept;
+
+  const Gpu& gpu_;
+  const std::string dialect_;
+  const Publish publish_;
+  const Mode mode_;
+  std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  std::set<std::string> known_;       // that have been wanted
+  std::vector<gpu::Kernel> waiting_;  // in order
+  bool is_compiling_ = false, is_stopping_ = false;
+  std::thread thread_;  // once something is wanted
+};
+
+}  // namespace hologram::cuda

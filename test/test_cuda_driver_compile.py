@@ -1,0 +1,147 @@
+"""The CUDA backend without a GPU: kernels that are compiled while the program goes on."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from common import ROOT, HologramTestCase, run_python
+from cuda_driver import FOLDER, build_driver, write_kernels
+from sim_device import PRELUDE, made
+from torch.testing._internal.common_utils import run_tests
+
+sys.path.append(str(ROOT / "tools"))
+from build_kernels import dialect
+
+START = """
+import ctypes
+import time
+from torch_hologram import _C
+
+library = ctypes.CDLL(_C.__file__)
+
+def runs():
+    torch.hologram.synchronize()
+    counts = (ctypes.c_uint64 * 5)()
+    library.hologram_cuda_runs(counts)
+    return dict(zip(("emitted", "pieces", "cold", "cpu", "moves"), counts))
+
+def compiled():
+    counts = (ctypes.c_uint64 * 2)()
+    library.hologram_cuda_compiled(counts)
+    return tuple(counts)
+
+def swish(x, y):
+    return x * torch.sigmoid(y) + x
+
+x, y = torch.randn(40, 30), torch.randn(40, 30)
+gpu_x, gpu_y = x.to("hologram:1"), y.to("hologram:1")
+expected = swish(x.to("hologram:0"), y.to("hologram:0")).cpu()
+
+def check():
+    assert torch.equal(swish(gpu_x, gpu_y).cpu(), expected)
+"""
+
+
+class TestCompiling(HologramTestCase):
+    def run_compiling(self, program: str, **env: str) -> str:
+        """Returns what the program says on stderr."""
+        variables = build_driver()
+        with made(FOLDER / "libnvrtc.so.13"), tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "hologram_gpu.h").write_text(dialect())
+            variables |= {
+                "HOLOGRAM_BACKENDS": "cpu,cuda",
+                "HOLOGRAM_CUDA_KERNELS": write_kernels(Path(folder)),
+                "HOLOGRAM_NVRTC": str(FOLDER / "libnvrtc.so.13"),
+            }
+            text = PRELUDE + START + textwrap.dedent(program)
+            return run_python(text, env=variables | env, timeout=150).stderr
+
+    def test_nobody_waits(self):
+        said = self.run_compiling(
+            """
+            check(); check()
+            assert runs()["emitted"] == 0 and compiled() == (0, 0), "what runs once"
+            deadline = time.monotonic() + 100
+            while runs()["emitted"] == 0 and time.monotonic() < deadline:
+                check()
+                time.sleep(0.01)
+            assert compiled() == (1, 0), compiled()
+            before = runs()
+            for _ in range(5):
+                check()
+            after = runs()
+            assert after["emitted"] - before["emitted"] == 5 and after["cold"] == before["cold"]
+            # Elsewhere in memory and of another size it is the same kernel.
+            larger = torch.randn(77, 130)
+            for _ in range(2):
+                wanted = swish(larger.to("hologram:0"), larger.to("hologram:0")).cpu()
+                assert torch.equal(
+                    swish(larger.to("hologram:1"), larger.to("hologram:1")).cpu(), wanted)
+            assert runs()["emitted"] - after["emitted"] >= 1
+            """
+        )
+        self.assertEqual(said, "")
+
+    def test_rows_and_many_tensors(self):
+        self.run_compiling(
+            """
+            def both(device):
+                torch.manual_seed(0)
+                model = torch.nn.Sequential(torch.nn.LayerNorm(30), torch.nn.Linear(30, 7))
+                model.to(device)
+                optimizer = torch.optim.AdamW(model.parameters())
+                for _ in range(6):
+                    loss = torch.log_softmax(model(x.to(device)), 1).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                return [p.detach().cpu() for p in model.parameters()]
+
+            for one, other in zip(both("hologram:0"), both("hologram:1")):
+                torch.testing.assert_close(one, other)
+            assert compiled()[0] >= 3 and compiled()[1] == 0, compiled()
+            assert runs()["emitted"] >= 3, runs()
+            """,
+            HOLOGRAM_COMPILE="wait",
+        )
+
+    def test_what_does_not_compile(self):
+        said = self.run_compiling(
+            """
+            for _ in range(6):
+                check()
+                assert torch.equal((gpu_x - gpu_y).cpu(), x - y)
+            assert compiled() == (1, 1), compiled()
+            assert runs()["emitted"] >= 2, "the other one"
+            """,
+            HOLOGRAM_COMPILE="wait",
+            HOLOGRAM_TEST_NVRTC_REFUSES="hg_op_sigmoid",
+        )
+        self.assertEqual(said.count("torch_hologram: the kernel hg_"), 1, said)
+        self.assertIn("hologram.cu(1): error: hg_op_sigmoid is refused", said)
+
+    def test_without_a_compiler(self):
+        said = self.run_compiling(
+            "for _ in range(6):\n    check()\nassert compiled() == (0, 1), compiled()",
+            HOLOGRAM_COMPILE="wait",
+            HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
+        )
+        self.assertIn("HOLOGRAM_NVRTC: /nowhere/libnvrtc.so.13", said)
+
+    def test_switched_off(self):
+        said = self.run_compiling(
+            "for _ in range(6):\n    check()\nassert compiled() == (0, 0), compiled()",
+            HOLOGRAM_COMPILE="0",
+            HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
+        )
+        self.assertEqual(said, "")
+
+    def test_the_process_ends_while_something_is_compiled(self):
+        self.run_compiling("for _ in range(3):\n    check()\n    (gpu_x * 3 - gpu_y).exp().cpu()")
+
+
+if __name__ == "__main__":
+    run_tests()
