@@ -45,6 +45,7 @@ from torch.nn import functional as F
 RESULTS = Path(__file__).resolve().parent / "results"
 WIDTH, LAYERS, HEADS, LENGTH, BATCH, WORDS = 512, 6, 8, 256, 8, 32_000
 STEPS = 10  # between two readings of the clock
+WARM_UP = 30  # readings that do not count
 Span = tuple[float, float]
 
 
@@ -128,7 +129,7 @@ def work(kind: str, readings: int, trace: str | None) -> dict[str, Any]:
         module.synchronize()
         return 1e6 * (time.perf_counter() - start) / STEPS
 
-    for _ in range(3):
+    for _ in range(WARM_UP):  # kernels are compiled meanwhile
         ten_steps()
     times = [ten_steps() for _ in range(readings)]
     overlap = None

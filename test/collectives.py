@@ -143,6 +143,7 @@ def all_reduce_later(call: Call) -> list[torch.Tensor]:
     x = call.numbers()
     work = dist.all_reduce(x, call.op, async_op=True)
     work.wait()
+    torch.get_device_module(call.device).synchronize()  # NCCL's wait is the stream's
     assert work.is_completed() and work.is_success()
     shown = work.get_future().wait()[0]  # of complex numbers the parts
     return [x.clone(), torch.view_as_complex(shown) if call.dtype.is_complex else shown]

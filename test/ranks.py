@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -14,10 +16,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens to now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """A port of this machine that nobody listens to now.
+
+    Not one of those that the system hands out: another process's engine would have it before the
+    ranks do.
+    """
+    for _ in range(100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            port = random.SystemRandom().randrange(20_000, 32_000)
+            free.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port from 20000 to 32000")
 
 
 def start_ranks(

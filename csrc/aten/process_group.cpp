@@ -3,13 +3,16 @@
 #include "aten/process_group.h"
 
 #include <ATen/core/ivalue_inl.h>
+#include <torch/library.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,13 +45,15 @@ class Lent {
     check_bytes(tensor);
     const DelegateTarget& target = target_of(tensor.device().index());
     at::Tensor alias;
-    if (target.is_on_host_memory()) {
+    // What is sparse gets other members.
+    if (target.is_on_host_memory() && tensor.layout() == c10::kStrided) {
       for (const Pair& known : pairs_) {
         if (known.ours.is_same(tensor)) return known.theirs;
       }
       alias = alias_on_host(tensor);
     } else {
       is_copied_ = is_copied_ || target.kind == DelegateTarget::Kind::copied;
+      is_framed_ = true;
       alias = frame_.argument(tensor, written);
     }
     its_target_ = &target;
@@ -85,10 +90,11 @@ class Lent {
   void launched() {
     if (!is_on_host()) frame_.write_back();
   }
-  // The engine is done: what it wrote into copies is written back, once.
+  // The engine is done: what it wrote into copies, or made of sparse tensors, is written back,
+  // once.
   void done() {
     std::call_once(is_done_, [&] {
-      if (is_copied_) frame_.write_back();
+      if (is_framed_ && is_on_host()) frame_.write_back();
     });
   }
 
@@ -132,7 +138,7 @@ class Lent {
   AliasFrame frame_;
   const DelegateTarget* its_target_ = nullptr;
   std::optional<c10::Device> other_;  // that a tensor is on
-  bool is_copied_ = false;
+  bool is_framed_ = false, is_copied_ = false;
   std::once_flag is_done_;
 };
 
@@ -471,6 +477,24 @@ class StepTimer final : public c10d::Timer {
     return *to - *from;
   }
 };
+
+// torch has a kernel of it for its own devices.
+std::tuple<Tensors, WorkPointer> allreduce_sparse(
+    at::TensorList tensors, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    const c10::intrusive_ptr<c10d::ReduceOp>& operation,
+    const std::optional<at::Tensor>& sparse_indices, bool, int64_t timeout) {
+  Tensors its = tensors.vec();
+  c10d::AllreduceOptions options;
+  options.reduceOp = *operation;
+  options.timeout = std::chrono::milliseconds(timeout);
+  options.sparseIndices = sparse_indices;
+  WorkPointer work = group->getBackend(kHologram)->allreduce_sparse(its, options);
+  return {std::move(its), std::move(work)};
+}
+
+TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
+  m.impl("allreduce_", &allreduce_sparse);
+}
 
 }  // namespace
 

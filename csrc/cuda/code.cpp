@@ -140,7 +140,11 @@ Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings)
   }
   if (its == nullptr) its = make_ready(pass, bindings, many ? Form::pieces : Form::cold);
   if (its == nullptr) its = make_ready(pass, bindings, many ? Form::cold : Form::pieces);
-  if (its == nullptr) return its;
+  if (its == nullptr) {
+    // The CPU runs it, on copies: a kernel is worth compiling for whatever comes again.
+    kernels_.want(missing);
+    return its;
+  }
   its->compiled = compiled;
   if (kernels_.can_compile()) its->wanted = std::move(missing);
   return its;
