@@ -12,6 +12,11 @@ the same weights and over the same batches:
     ddp     DistributedDataParallel: each process has all weights and its part of the batch
     fsdp2   fully_shard: each process has its part of the weights, too
 
+and with --more two in the first process, over all devices of its machine:
+
+    split   the blocks of the model are divided among the devices, which wait for each other
+    dp      torch.nn.DataParallel: a thread and a replica for each device
+
 Sums in another order have other last bits, and training can make small differences grow; the twin
 says how much. So the losses of DDP and FSDP2, and the first gradients, have to be those of the one
 process up to rounding at first, and later within thirty times the distance of the twin, whose bits
@@ -72,7 +77,7 @@ class Run:
     losses: list[float]  # one per step, of the whole batch
     gradient: float  # the norm of the first one: AdamW does not notice one that is twice too large
     seconds: float
-    held_bytes: int | None  # on the device of the process that has most, between two steps
+    held_bytes: int | None  # on the device that has most, between two steps
     peak_bytes: int | None
 
     @property
@@ -114,12 +119,15 @@ class Gpt(nn.Module):
     def __init__(self, letters: int) -> None:
         super().__init__()
         self.letters, self.places = nn.Embedding(letters, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, letters)
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         x = self.letters(numbers) + self.places.weight[: numbers.shape[1]]
-        out: torch.Tensor = self.head(self.norm(self.blocks(x)).flatten(0, 1))
+        for block in self.blocks:
+            there = next(block.parameters()).device  # where x is, unless the blocks are `split`
+            x = block(x.to(there))
+        out: torch.Tensor = self.head(self.norm(x).flatten(0, 1))
         return out
 
 
@@ -155,6 +163,26 @@ def alone(model: nn.Module) -> nn.Module:
     return model
 
 
+def split(model: nn.Module) -> nn.Module:
+    """The blocks one after the other over the devices of this process, in equal parts."""
+    assert isinstance(model, Gpt)
+    count = int(os.environ["LOCAL_WORLD_SIZE"])
+    for i, block in enumerate(model.blocks):
+        block.to(f"hologram:{i * count // LAYERS}")
+    last = (LAYERS - 1) * count // LAYERS
+    model.norm.to(f"hologram:{last}")
+    model.head.to(f"hologram:{last}")
+    return model
+
+
+def replicated(model: nn.Module) -> nn.Module:
+    """Each device of this process gets the weights and its part of the batch anew at each step."""
+    return nn.DataParallel(model, range(int(os.environ["LOCAL_WORLD_SIZE"])))
+
+
+IN_ONE_PROCESS = (alone, split, replicated)
+
+
 class Device:
     """This process's device, and what can be asked of it."""
 
@@ -164,18 +192,25 @@ class Device:
         self.name = f"hologram:{torch.hologram.current_device()}" if self.on_hologram else kind
 
     def synchronize(self) -> None:
+        """Waits for what this process has on any device."""
         if self.on_hologram:
-            torch.hologram.synchronize()
+            for index in range(torch.hologram.device_count()):
+                torch.hologram.synchronize(index)
 
     def reset_peak(self) -> None:
         if self.on_hologram:
-            torch.hologram.reset_peak_memory_stats()
+            for index in range(torch.hologram.device_count()):
+                torch.hologram.reset_peak_memory_stats(index)
 
     def bytes(self) -> tuple[int, int] | tuple[None, None]:
-        """Held now, and at most since reset_peak()."""
+        """Held by this process, and at most since reset_peak(), where it has most."""
         if not self.on_hologram:
             return None, None
-        return torch.hologram.memory_allocated(), torch.hologram.max_memory_allocated()
+        indices = range(torch.hologram.device_count())
+        return (
+            max(map(torch.hologram.memory_allocated, indices)),
+            max(map(torch.hologram.max_memory_allocated, indices)),
+        )
 
 
 def norm_of_gradients(model: nn.Module) -> float:
@@ -194,8 +229,9 @@ def train(
     device: Device,
     arguments: argparse.Namespace,
 ) -> tuple[Run, nn.Module]:
-    """One run, in this process `alone` or, with another `wrap`, in all of them."""
-    part, parts = (0, 1) if wrap is alone else (dist.get_rank(), dist.get_world_size())
+    """One run, in this process by itself or in all of them: `wrap` decides."""
+    together = wrap not in IN_ONE_PROCESS
+    part, parts = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
     size = BATCH // parts
     before, _ = device.bytes()
     device.reset_peak()
@@ -211,7 +247,8 @@ def train(
         starts = torch.randint(len(text.numbers) - LENGTH, (BATCH, 1), generator=order)
         mine = starts[part * size : (part + 1) * size]
         batch = text.numbers[mine + reach].to(device.name)
-        loss = F.cross_entropy(trained(batch[:, :-1]), batch[:, 1:].flatten())
+        logits = trained(batch[:, :-1])
+        loss = F.cross_entropy(logits, batch[:, 1:].flatten().to(logits.device))
         loss.backward()
         if not losses:
             gradient = norm_of_gradients(trained)
@@ -219,7 +256,7 @@ def train(
         optimizer.zero_grad()
         losses.append(loss.item())
 
-    shown = part == 0 and (wrap is not alone or name == "one")
+    shown = part == 0 and name != "twin"
     with tqdm(total=arguments.steps, desc=f"{name:>6}", unit="step", disable=not shown) as progress:
         start = time.perf_counter()
         for done in range(arguments.steps):
@@ -235,7 +272,7 @@ def train(
     held, peak = device.bytes()
     if held is not None and peak is not None and before is not None:
         held, peak = held - before, peak - before
-    if wrap is not alone:
+    if together:
         # Each process has the mean of its part; the parts are equal, so their mean is the batch's.
         mean = torch.tensor(losses, dtype=torch.float64)
         dist.all_reduce(mean)
@@ -245,40 +282,43 @@ def train(
         seconds = most[0].item()
         if held is not None:
             held, peak = int(most[1].item()), int(most[2].item())
-    return Run(name, parts, losses, gradient, seconds, held, peak), trained
+    devices = parts if together or wrap is alone else int(os.environ["LOCAL_WORLD_SIZE"])
+    return Run(name, devices, losses, gradient, seconds, held, peak), trained
 
 
 def train_all(text: Text, device: Device, arguments: argparse.Namespace) -> tuple[list[Run], str]:
     """The runs, complete in process 0, and there a few lines by the model of DDP."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    runs = []
 
-    # On a device each, at the same time: the twin is not waited for.
-    for name, where in (("one", 0), ("twin", ranks - 1)):
-        if rank == where:
-            model = make_model(len(text.letters), arguments.seed)
-            if name == "twin":
-                move_last_bits(model, arguments.seed)
-            run, _ = train(name, model, alone, text, device, arguments)
-            runs.append(run)
-    twin = torch.empty(1 + arguments.steps, dtype=torch.float64)
-    if rank == ranks - 1:
-        twin = torch.tensor([runs[-1].gradient, *runs[-1].losses], dtype=torch.float64)
-    dist.broadcast(twin, ranks - 1)
-    if rank == 0 and ranks > 1:
-        gradient, *losses = twin.tolist()
-        runs.append(Run("twin", 1, losses, gradient, math.nan, None, None))
-
-    sample = ""
-    for name, wrap in (("ddp", data_parallel), ("fsdp2", fully_sharded)):
+    def run(name: str, wrap: Callable[[nn.Module], nn.Module]) -> tuple[Run, str]:
+        gc.collect()  # of what refers to itself, as DDP does; this run's memory is its own
         model = make_model(len(text.letters), arguments.seed)
-        run, trained = train(name, model, wrap, text, device, arguments)
-        runs.append(run)
-        if rank == 0 and isinstance(trained, DistributedDataParallel):
-            sample = write(trained.module, text, device, 40 if arguments.quick else 240)
-        del model, trained
-        gc.collect()  # of what refers to itself, as DDP does; the next run's memory is its own
-    return runs, sample
+        if name == "twin":
+            move_last_bits(model, arguments.seed)
+        done, trained = train(name, model, wrap, text, device, arguments)
+        if rank != 0 or name != "ddp":
+            return done, ""
+        assert isinstance(trained, DistributedDataParallel)
+        return done, write(trained.module, text, device, 40 if arguments.quick else 240)
+
+    runs = []
+    if rank == 0:
+        runs.append(run("one", alone)[0])
+    losses = torch.empty(1 + arguments.steps, dtype=torch.float64)
+    if rank == ranks - 1:
+        twin = run("twin", alone)[0]
+        losses = torch.tensor([twin.gradient, *twin.losses], dtype=torch.float64)
+    dist.broadcast(losses, ranks - 1)
+    if rank == 0:
+        gradient, *rest = losses.tolist()
+        runs.append(Run("twin", 1, rest, gradient, math.nan, None, None))
+        if arguments.more:
+            runs += [run("split", split)[0], run("dp", replicated)[0]]
+    dist.all_reduce(losses)  # on the CPU: the other processes wait, and their devices do not
+
+    ddp, sample = run("ddp", data_parallel)
+    fsdp2, _ = run("fsdp2", fully_sharded)
+    return [*runs, ddp, fsdp2], sample
 
 
 @torch.no_grad()
@@ -369,11 +409,19 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
     figure.suptitle(title, fontsize=14)
     steps = range(1, len(one.losses) + 1)
 
-    names = {"one": "one process", "ddp": "DDP", "fsdp2": "FSDP2"}
+    names = {
+        "one": "one device",
+        "ddp": "DDP",
+        "fsdp2": "FSDP2",
+        "split": "split",
+        "dp": "DataParallel",
+    }
     styles = {
         "one": {"color": "#0072b2", "linewidth": 4, "alpha": 0.45},
         "ddp": {"color": "#d55e00", "linewidth": 1.4},
         "fsdp2": {"color": "#000000", "linewidth": 1.4, "linestyle": (0, (2, 3))},
+        "split": {"color": "#009e73", "linewidth": 0.8},
+        "dp": {"color": "#cc79a7", "linewidth": 0.8, "linestyle": (0, (4, 2))},
     }
     for run in (one, *others):
         losses.plot(steps, run.losses, label=names[run.name], **styles[run.name])
@@ -387,7 +435,7 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
     off = [max(x, smallest) for x in differences(twin, one)]
     distances.plot(steps, off, label="twin: last bits of the weights", color="0.6", linewidth=1)
     distances.plot(steps, bounds(one, twin), label="bound", color="0.3", linestyle=":")
-    distances.set(xlabel="step", yscale="log", title="Distance from the loss of one process")
+    distances.set(xlabel="step", yscale="log", title="Distance from the loss on one device")
     distances.legend(frameon=False, loc="upper left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -454,6 +502,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--processes", type=int, default=2, help="to start, of this machine (default: 2)")
     add("--steps", type=int, help="of each run (default: 200)")
     add("--quick", action="store_true", help="20 steps and a short sample")
+    add("--more", action="store_true", help="more runs, in one process over several devices")
     add("--device", default="hologram", choices=["hologram", "cpu"])
     add("--threads", type=int, help="of each process (default: its part of the cores)")
     add("--learning-rate", type=float, default=3e-3, help="of AdamW (default: 3e-3)")
@@ -468,6 +517,8 @@ def parse_arguments() -> argparse.Namespace:
     ranks = int(os.environ.get("WORLD_SIZE", arguments.processes))
     if ranks < 1 or BATCH % ranks:
         parser.error(f"{BATCH} sequences cannot be divided among {ranks} processes")
+    if arguments.more and arguments.device != "hologram":
+        parser.error(f"--more needs several devices, which {arguments.device} is not")
     if arguments.steps is None:
         arguments.steps = 20 if arguments.quick else 200
     if arguments.steps < 11:

@@ -1,7 +1,11 @@
-"""Run the Python examples of the documentation: every ```python block of the files named.
+"""Run the examples of the documentation, in the order of the files named.
 
-The blocks of one file share a namespace and run in order, in a folder of their own that is removed
-afterwards. An example that raises fails the run; what it should print is said with `assert`.
+    ```python               runs here; the blocks of one file share a namespace
+    ```python file=NAME     is written to that file
+    ```shell run            runs in bash, which stops at the first command that fails
+
+All of them are in a folder of their own, which is removed afterwards. An example that raises fails
+the run; what it should print is said with `assert`.
 
 usage: python tools/run_examples.py README.md docs/*.md
 """
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -17,7 +22,26 @@ from pathlib import Path
 
 import torch  # noqa: F401  (autoload brings the device, as in a user's program)
 
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(
+    r"^```(?:python(?: file=(?P<file>[\w.]+))?|(?P<shell>shell run))\n(?P<code>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def run_shell(commands: str) -> None:
+    """With this interpreter's programs, and the package of this tree."""
+    folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": ROOT}
+    env = {
+        name: os.pathsep.join(filter(None, [str(folder), os.environ.get(name)]))
+        for name, folder in folders.items()
+    }
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        env={**os.environ, **env},
+        check=True,
+        timeout=300,
+    )
 
 
 def run(path: Path) -> int:
@@ -26,9 +50,13 @@ def run(path: Path) -> int:
     namespace: dict[str, object] = {"__name__": "__main__"}
     count = 0
     for match in BLOCK.finditer(text):
-        first_line = text.count("\n", 0, match.start(1))
-        code = compile("\n" * first_line + match[1], str(path), "exec")
-        exec(code, namespace)
+        if match["shell"]:
+            run_shell(match["code"])
+        elif match["file"]:
+            Path(match["file"]).write_text(match["code"])
+        else:
+            first_line = text.count("\n", 0, match.start("code"))
+            exec(compile("\n" * first_line + match["code"], str(path), "exec"), namespace)
         count += 1
     return count
 
