@@ -66,6 +66,7 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        sys.path.insert(0, folder)
         for path in files:
             try:
                 print(f"{path.name}: {run(path)} examples")
