@@ -103,6 +103,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to(self.qkv.weight.device)  # where it is, unless the blocks are `split`
         q, k, v = (
             part.unflatten(2, (HEADS, -1)).transpose(1, 2)
             for part in self.qkv(self.norm1(x)).chunk(3, dim=2)
@@ -119,15 +120,12 @@ class Gpt(nn.Module):
     def __init__(self, letters: int) -> None:
         super().__init__()
         self.letters, self.places = nn.Embedding(letters, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, letters)
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         x = self.letters(numbers) + self.places.weight[: numbers.shape[1]]
-        for block in self.blocks:
-            there = next(block.parameters()).device  # where x is, unless the blocks are `split`
-            x = block(x.to(there))
-        out: torch.Tensor = self.head(self.norm(x).flatten(0, 1))
+        out: torch.Tensor = self.head(self.norm(self.blocks(x)).flatten(0, 1))
         return out
 
 

@@ -20,7 +20,7 @@ RUN = [
 ]
 
 # The demo's picture and its twenty passes are `make demo`'s; here it runs a short time.
-ARGUMENTS = {"train_digits.py": ["--epochs", "6"], "train_gpt.py": ["--quick"]}
+ARGUMENTS = {"train_digits.py": ["--epochs", "6"], "train_gpt.py": ["--quick", "--more"]}
 
 # Its processes have a device each, all of one backend; of a single GPU it would be another.
 VARIABLES = {

@@ -89,7 +89,7 @@ def agents(program: Path, *how: list[str]) -> list[subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("meeting", ["c10d", "static"])
+@pytest.mark.parametrize("meeting", ["c10d", pytest.param("static", marks=pytest.mark.full)])
 def test_two_machines(tmp_path: Path, meeting: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -98,7 +98,7 @@ def test_two_machines(tmp_path: Path, meeting: str) -> None:
         where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id=7"]
     else:
         where = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-    each = ["--nnodes", "2", "--nproc-per-node", "1", *where]
+    each = ["--nnodes", "2", "--nproc-per-node", "1", "--local-addr", "127.0.0.1", *where]
     done = agents(program, *([*each, "--node-rank", str(node)] for node in range(2)))
     lines = sorted(line for its in done for line in its.stdout.splitlines())
     assert lines == [f"rank {r} of 2 {r} 0 1 [1.0, 3.0, 5.0]" for r in range(2)], lines
