@@ -314,3 +314,24 @@ def test_a_full_run_covers_every_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(units.wanted_dtypes("some.op", supported)) == supported
     monkeypatch.setattr(config, "FULL", False)
     assert units.wanted_dtypes("some.op", supported) == [torch.float32]
+
+
+def test_examples_of_pages(tmp_path) -> None:
+    """Python runs, files are written, commands run with both, and what fails is counted."""
+    good = tmp_path / "good.md"
+    good.write_text(
+        "```python file=part.py\nnumber = 7\n```\n"
+        "```python\nimport part\nassert part.number == 7\nopen('new', 'w').close()\n```\n"
+        "```shell run\ntest -e new\npython -c 'import part, torch_hologram as it; it'\n```\n"
+        "```sh\nexit 3\n```\n"
+    )
+    bad = tmp_path / "bad.md"
+    bad.write_text("```shell run\nfalse\ntrue\n```\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "run_examples.py"), str(good), str(bad)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["good.md: 3 examples", "bad.md: FAILED"], done.stdout
