@@ -103,7 +103,7 @@ def closing_line(log: Path) -> str:
         r"^(?:=+ )?(\d+ (?:passed|failed|error).* in [\d.:()s hm]+)", text, re.M
     ):
         return str(found[-1])
-    marks = "".join(re.findall(r"^([.FEsxX]+) *(?:\[ *\d+%\])?$", text, re.M))
+    marks = "".join(re.findall(r"^([.FEsxX]+)(?: *\[ *\d+%\])?$", text, re.M))
     failed = marks.count("F") + marks.count("E")
     return f"stopped: {marks.count('.')} passed, {failed} failed by then"
 

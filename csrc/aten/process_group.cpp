@@ -414,8 +414,10 @@ class HologramBackend final : public c10d::Backend {
   WorkPointer run(c10d::OpType type, const char* name, Call&& call) {
     const auto lent = std::make_shared<Lent>(name);
     WorkPointer work = call(*lent);
-    if (lent->target() == nullptr || !work) return work;
+    if (lent->target() == nullptr) return work;
     lent->launched();
+    // NCCL has none for a call that is in the order of the current stream.
+    if (!work) return work;
     return c10::make_intrusive<CollectiveWork>(type, std::move(work), lent);
   }
 
