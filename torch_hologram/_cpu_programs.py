@@ -8,8 +8,11 @@ accelerator.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +20,18 @@ import torch
 
 from torch_hologram._device import DEVICE_TYPE, is_the_accelerator
 from torch_hologram._import_hook import when_imported
+
+_device_is_meant = contextvars.ContextVar("_device_is_meant", default=False)
+
+
+@contextlib.contextmanager
+def sharding_on_the_device() -> Iterator[None]:
+    """Has ``fully_shard()`` without a mesh move parameters from the CPU, as torch does."""
+    token = _device_is_meant.set(True)
+    try:
+        yield
+    finally:
+        _device_is_meant.reset(token)
 
 
 def _choose_mesh(fsdp: ModuleType) -> None:
@@ -37,7 +52,9 @@ def _choose_mesh(fsdp: ModuleType) -> None:
             c10d.init_process_group()
         group = c10d._get_default_group()
         module = sys._getframe(1).f_locals["module"]  # that is to be sharded
-        if torch.device(DEVICE_TYPE) in group._device_types and not _are_on_the_cpu(module):
+        if torch.device(DEVICE_TYPE) in group._device_types and (
+            _device_is_meant.get() or not _are_on_the_cpu(module)
+        ):
             return make(*args, **kwargs)
         return torch.distributed.device_mesh.init_device_mesh("cpu", (group.size(),))
 

@@ -31,6 +31,7 @@ def register() -> None:
 
     rename_privateuse1_backend(DEVICE_TYPE)
     from torch_hologram import (
+        _accelerate_hook,
         _by_device_name,
         _cpu_programs,
         _lightning_hook,
@@ -70,6 +71,7 @@ def register() -> None:
     recording.register()
     safetensors.register()
     training_steps.register()
+    _accelerate_hook.register()
     _lightning_hook.register()
     compile.take_over_inductor()
 

@@ -360,8 +360,12 @@ class HologramBackend final : public c10d::Backend {
   }
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override {
+    // NCCL takes memory of any shape, which its callers rely on, Gloo only rows like the input's.
+    const bool is_flattened = !is_rows_of(output, input) && output.is_contiguous() &&
+                              input.is_contiguous() && output.numel() == getSize() * input.numel();
     return between(c10d::OpType::_ALLGATHER_BASE, "_allgather_base_", &Backend::_allgather_base,
-                   output, input, options);
+                   is_flattened ? output.view(-1) : output, is_flattened ? input.view(-1) : input,
+                   options);
   }
   WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                   const c10d::AllgatherOptions& options) override {
@@ -419,6 +423,13 @@ class HologramBackend final : public c10d::Backend {
     // NCCL has none for a call that is in the order of the current stream.
     if (!work) return work;
     return c10::make_intrusive<CollectiveWork>(type, std::move(work), lent);
+  }
+
+  // Whether the ranks' inputs, one after the other, have the output's shape.
+  bool is_rows_of(const at::Tensor& output, const at::Tensor& input) const {
+    return input.dim() > 0 && output.dim() == input.dim() &&
+           output.size(0) == getSize() * input.size(0) &&
+           output.sizes().slice(1) == input.sizes().slice(1);
   }
 
   // A call whose tensors are read and written.

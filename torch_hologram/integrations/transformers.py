@@ -10,8 +10,9 @@ and :func:`enable` changes:
 - ``transformers.training_args.is_torch_bf16_gpu_available``, which says what ``bf16=True`` is
   checked against: it knows some devices and answers no for any other;
 - ``Trainer._save_rng_state`` and ``Trainer._load_rng_state``, which know the generators of some
-  devices: those of this one are saved beside them, in ``hologram_rng_state.pth``, so that training
-  that resumes from a checkpoint draws the numbers it would have drawn.
+  devices: those of this one are saved beside them, in ``hologram_rng_state.pth``, of several
+  processes in one for each, ``hologram_rng_state_<rank>.pth``, so that training that resumes from a
+  checkpoint draws the numbers it would have drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from torch_hologram.integrations import Changes, accelerate, require_attribute
 
 __all__ = ["disable", "enable"]
 
-_RNG_FILE = "hologram_rng_state.pth"
 _changes = Changes()
 _device = torch.device(DEVICE_TYPE)  # the one that enable() was given
 _enabled_accelerate = False  # by enable(), so that it is disable()'s to put back
@@ -90,14 +90,18 @@ def enable(device: torch.device | str = DEVICE_TYPE) -> None:
     @functools.wraps(save_rng_state)
     def _save_rng_state(self: Any, output_dir: str) -> None:
         save_rng_state(self, output_dir)
-        torch.save(random.get_rng_state_all(), Path(output_dir, _RNG_FILE))
+        torch.save(random.get_rng_state_all(), rng_path(self, output_dir))
 
     @functools.wraps(load_rng_state)
     def _load_rng_state(self: Any, checkpoint: str | None) -> None:
         load_rng_state(self, checkpoint)
-        path = None if checkpoint is None else Path(checkpoint, _RNG_FILE)
+        path = None if checkpoint is None else rng_path(self, checkpoint)
         if path is not None and path.is_file():
             random.set_rng_state_all(torch.load(path, weights_only=True))
+
+    def rng_path(self: Any, folder: str) -> Path:
+        several = self.args.world_size > 1
+        return Path(folder, f"hologram_rng_state{f'_{self.args.process_index}' * several}.pth")
 
     @functools.wraps(setup_devices)
     def _setup_devices(self: Any) -> torch.device:
