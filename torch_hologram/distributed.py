@@ -112,6 +112,9 @@ def _serve_groups_of_torch(c10d: ModuleType) -> None:
         self: ProcessGroup, device: torch.device, backend_type: Any, backend: Any = None
     ) -> None:
         if device.type == DEVICE_TYPE and backend is not None:
+            # Of a group that is bound to a device, as init_process_group(device_id=...) does, torch
+            # splits off those of a mesh, for which a backend would have to be NCCL's.
+            self.bound_device_id = None
             name = backend.name()
             if name == c10d.Backend.NCCL:
                 backend = _C.process_group_backend(None, backend)

@@ -56,7 +56,7 @@ def require_attribute(owner: Any, name: str, package: str, tested: str) -> Any:
     """Returns an attribute of another package that is to be extended.
 
     Args:
-        owner: a module or class of the package.
+        owner: a module, class or object of the package.
         name: the attribute.
         package: the name the package is installed under.
         tested: the version of it that the extension was written for.
@@ -71,7 +71,8 @@ def require_attribute(owner: Any, name: str, package: str, tested: str) -> Any:
             installed = _version(package)
         except _PackageNotFoundError:
             installed = "of an unknown version"
+        its = getattr(owner, "__name__", type(owner).__name__)
         raise RuntimeError(
-            f"torch_hologram cannot open {package} {installed} for its device: {owner.__name__} "
-            f"has no {name!r} (known to work: {package} {tested})"
+            f"torch_hologram cannot open {package} {installed} for its device: {its} has no "
+            f"{name!r} (known to work: {package} {tested})"
         ) from None
