@@ -14,6 +14,8 @@ package waits for that (``torch_hologram/_lightning_hook.py``). What changes in 
 - ``DDPStrategy`` makes its module without a CUDA stream, which it opens for every device but the
   CPU (``_setup_model``, ``setup_module``), and registers its hook, which it does on CUDA only
   (``_register_ddp_hooks``);
+- integers that are averaged over the processes are summed and divided, which it does where the
+  backend of the process group is named ``"gloo"`` (``_sync_ddp``);
 - ``FSDPStrategy`` is taken, which the connector refuses where the accelerator is not CUDA's
   (``_check_strategy_and_fallback``); ``device_mesh=(replicas, shards)`` is a mesh of this device
   (``setup_environment``).
@@ -30,8 +32,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_hologram import devices, memory
@@ -208,6 +208,8 @@ def extend(connector: ModuleType) -> None:
         def __init__(self, precision: Any) -> None:
             super().__init__(precision)
             if precision == "16-mixed":
+                from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
                 self.scaler = ShardedGradScaler(device=DEVICE_TYPE)
 
         def forward_context(self) -> Any:
@@ -270,9 +272,15 @@ def extend(connector: ModuleType) -> None:
             return
         del options["device_mesh"]
         setup_sharded(self)
+        from torch.distributed.device_mesh import init_device_mesh
+
         options["device_mesh"] = init_device_mesh(DEVICE_TYPE, mesh)
 
-    if not fabric:
+    if fabric:  # both packages use this one's
+        utilities = f"{sharded.__module__.partition('.strategies')[0]}.utilities"
+        distributed = import_module(f"{utilities}.distributed")
+        _average_integers(distributed, need(distributed, "_sync_ddp"))
+    else:
         register_hooks = need(data_parallel, "_register_ddp_hooks")
         register_hook = need(strategies, "_register_ddp_comm_hook")
 
@@ -297,6 +305,25 @@ def extend(connector: ModuleType) -> None:
     _changes.set(sharded, "setup_environment", setup_environment)
     registry.register(DEVICE_TYPE, accelerator, description="torch_hologram's device")
     _changes.on_undo(registry.pop, DEVICE_TYPE)
+
+
+def _average_integers(distributed: ModuleType, sync: Any) -> None:
+    """Has integers summed and divided, which Lightning does where a group's backend is Gloo."""
+
+    @functools.wraps(sync)
+    def _sync_ddp(result: torch.Tensor, group: Any = None, reduce_op: Any = None) -> Any:
+        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("avg", "mean")
+        if (
+            not is_mean
+            or result.device.type != DEVICE_TYPE
+            or result.is_floating_point()
+            or result.is_complex()
+        ):
+            return sync(result, group, reduce_op)
+        size = torch.distributed.get_world_size(group)
+        return result.copy_(sync(result, group, "sum") / size)
+
+    _changes.set(distributed, "_sync_ddp", _sync_ddp)
 
 
 def _accelerator_of(connector: str, registry: str) -> HologramAccelerator:
