@@ -7,6 +7,7 @@ import tempfile
 import types
 import unittest.mock
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from torch_hologram import integrations
+from torch_hologram import _accelerate_hook, integrations
 
 # What the programs below train: whether the numbers of a row have a positive sum.
 LIGHTNING_PROGRAM = """
@@ -127,17 +128,21 @@ class TestLightning(HologramTestCase):
                                            rtol=1.3e-6, atol=1e-5)
 
             # Misuse; the other accelerators are as before.
-            for devices in (2, [0, 1], "two", None, [True]):
+            for devices in ("two", None, [True], [0, 0]):
                 try:
                     L.Trainer(accelerator="hologram", devices=devices, logger=False)
                 except ValueError as error:
                     assert "devices=" in str(error), error
                 else:
                     raise AssertionError(f"devices={devices!r} was taken")
-            try:
-                L.Trainer(accelerator="hologram", devices=[7], logger=False)
-            except RuntimeError as error:
-                assert "there is no hologram:7" in str(error), error
+            count = torch.hologram.device_count()
+            for devices in ([count], count + 1):
+                try:
+                    L.Trainer(accelerator="hologram", devices=devices, logger=False)
+                except RuntimeError as error:
+                    assert f"there is no hologram:{count}" in str(error), error
+                else:
+                    raise AssertionError(f"devices={devices!r} was taken")
             model, trainer = train("cpu", "bf16-mixed", epochs=1)
             assert model.types == {(torch.device("cpu"), torch.bfloat16)}
 
@@ -161,17 +166,31 @@ class TestLightning(HologramTestCase):
     def test_disable(self):
         lightning(
             """
+            import lightning.fabric.connector as fabric
+            import lightning.fabric.strategies as fabric_strategies
+            import lightning.fabric.utilities.distributed as distributed
+            import lightning.pytorch.strategies as strategies
             from lightning.pytorch.trainer.connectors.accelerator_connector import (
                 AcceleratorRegistry, _AcceleratorConnector as Connector)
             import torch_hologram.integrations.lightning as door
 
-            extended = ("_choose_strategy", "_check_and_init_precision")
-            opened = [getattr(Connector, name) for name in extended]
+            connecting = (
+                "_choose_strategy", "_check_and_init_precision", "_check_strategy_and_fallback")
+            extended = [
+                *((cls, name) for cls in (Connector, fabric._Connector) for name in connecting),
+                (strategies.DDPStrategy, "_setup_model"),
+                (strategies.DDPStrategy, "_register_ddp_hooks"),
+                (strategies.FSDPStrategy, "setup_environment"),
+                (fabric_strategies.DDPStrategy, "setup_module"),
+                (fabric_strategies.FSDPStrategy, "setup_environment"),
+                (distributed, "_sync_ddp"),
+            ]
+            opened = [getattr(owner, name) for owner, name in extended]
             for _ in range(2):
                 door.disable()
                 assert "hologram" not in AcceleratorRegistry
-                for name, function in zip(extended, opened):
-                    assert getattr(Connector, name) is function.__wrapped__, name
+                for (owner, name), function in zip(extended, opened):
+                    assert getattr(owner, name) is function.__wrapped__, name
                 for make in (L.Trainer, L.Fabric):
                     try:
                         make(accelerator="hologram")
@@ -286,17 +305,42 @@ class TestAccelerate(AccelerateTestCase):
         self.assertEqual(dtypes, {torch.bfloat16 if precision == "bf16" else torch.float32})
         self.assertEqual(accelerator.gather(loss).item(), losses[-1])
 
-    def test_random_state(self):
+    @parametrize("registered", [False, True])
+    def test_random_state(self, registered):
         from accelerate import Accelerator
 
         integrations.accelerate.enable()
         accelerator = Accelerator()
-        accelerator.register_for_checkpointing(integrations.accelerate.RandomState())
+        if registered:
+            accelerator.register_for_checkpointing(integrations.accelerate.RandomState())
         with tempfile.TemporaryDirectory() as folder:
             accelerator.save_state(folder)
             first = torch.rand(5, device="hologram").tolist()
             accelerator.load_state(folder)
             self.assertEqual(torch.rand(5, device="hologram").tolist(), first)
+            # Of a checkpoint from before they were in it, and of one that has been registered.
+            Path(folder, "hologram_random_states_0.pt").unlink()
+            accelerator.load_state(folder)
+            again = torch.rand(5, device="hologram").tolist()
+            self.assertEqual(again == first, registered)
+
+    def test_unknown_version(self):
+        import accelerate.accelerator
+
+        with unittest.mock.patch.object(
+            accelerate.accelerator, "Accelerator", types.SimpleNamespace
+        ):
+            with self.assertRaisesRegex(
+                RuntimeError,
+                "cannot open accelerate .* SimpleNamespace has no 'prepare_model' "
+                r"\(known to work: accelerate 1.15\)",
+            ):
+                integrations.accelerate.enable()
+            self.assertFalse(integrations.accelerate.is_enabled())
+            self.assertNotIn("ACCELERATE_TORCH_DEVICE", os.environ)
+            os.environ["ACCELERATE_TORCH_DEVICE"] = "hologram"
+            with self.assertWarnsRegex(RuntimeWarning, "has no 'prepare_model'"):
+                _accelerate_hook._open("accelerate.accelerator", "extend")
 
     def test_errors(self):
         from accelerate import PartialState
@@ -340,21 +384,38 @@ class TestAccelerate(AccelerateTestCase):
         self.assertEqual(PartialState().device.type, "hologram")
 
     def test_disable(self):
+        import accelerate
         from accelerate import Accelerator, PartialState
+        from accelerate.commands import launch
         from accelerate.state import AcceleratorState
 
-        init = PartialState.__init__
+        def opened():
+            module = accelerate.accelerator
+            return (
+                PartialState.__init__,
+                PartialState._prepare_backend,
+                PartialState.wait_for_everyone,
+                Accelerator.prepare_model,
+                module.fsdp2_prepare_model,
+                module.save_accelerator_state,
+                module.load_accelerator_state,
+                launch._validate_launch_command,
+            )
+
+        originals = opened()
         for before in (None, "cpu"):
             os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
             if before is not None:
                 os.environ["ACCELERATE_TORCH_DEVICE"] = before
             integrations.accelerate.enable()
             integrations.accelerate.enable("hologram:0")
+            for changed, original in zip(opened(), originals, strict=True):
+                self.assertIs(changed.__wrapped__, original)
             self.assertEqual(os.environ["ACCELERATE_TORCH_DEVICE"], "hologram:0")
             integrations.accelerate.disable()
             integrations.accelerate.disable()
             self.assertEqual(os.environ.get("ACCELERATE_TORCH_DEVICE"), before)
-            self.assertIs(PartialState.__init__, init)
+            self.assertEqual(opened(), originals)
             default = "cuda" if torch.cuda.is_available() and before is None else "cpu"
             self.assertEqual(Accelerator().device.type, default)
             AcceleratorState._reset_state(reset_partial_state=True)
