@@ -99,6 +99,46 @@ class TestCollectives(HologramTestCase):
             },
         )
 
+    def test_gathered_in_any_shape(self):
+        """As NCCL does it, where Gloo wants rows like the input's."""
+        run_ranks(
+            START
+            + """
+    start("hologram")
+    x = torch.full((2, 3), rank + 1.0, device=D)
+    for shape in (12,), (2, 6), (2, 2, 3), (4, 3):
+        out = torch.empty(shape, device=D)
+        dist.all_gather_into_tensor(out, x)
+        assert out.flatten().tolist() == [1.0] * 6 + [2.0] * 6, (shape, out)
+    out = torch.empty(2, device=D)
+    dist.all_gather_into_tensor(out, x[0, 0])
+    assert out.tolist() == [1.0, 2.0]
+    try:
+        dist.all_gather_into_tensor(torch.empty(11, device=D), x)
+    except (RuntimeError, ValueError) as error:
+        assert "size" in str(error), error
+    else:
+        raise AssertionError("gathered in too little memory")
+            """
+        )
+
+    def test_meshes_of_a_group_that_is_bound_to_a_device(self):
+        run_ranks(
+            START
+            + """
+    from torch.distributed.device_mesh import init_device_mesh
+    for name in None, "gloo", "hologram", "cpu:gloo,hologram:hologram":
+        start(name, device_id=torch.device(D, int(os.environ["RANK"])))
+        mesh = init_device_mesh(D, (2, 1), mesh_dim_names=("a", "b"))
+        x = torch.ones(3, device=D)
+        dist.all_reduce(x, group=mesh["a"].get_group())
+        dist.all_reduce(x, group=mesh["b"].get_group())
+        assert x.tolist() == [2.0] * 3
+        dist.barrier()
+        dist.destroy_process_group()
+            """
+        )
+
     def test_checked_by_torch(self):
         """TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper of torch's around the backend."""
         run_ranks(

@@ -114,7 +114,7 @@ def run_file(program: str, *arguments: str, before: str = "", **env: str) -> lis
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(line for line in done.stdout.splitlines() if line.startswith("{"))
