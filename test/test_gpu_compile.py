@@ -18,6 +18,7 @@ from common import ROOT
 
 sys.path.append(str(ROOT / "tools"))  # after test/, which has a package of the same name as one
 import compile_kernels
+from build_kernels import dialect
 from compile_kernels import ARCHITECTURES, MOST_REGISTERS, CompileError, Nvrtc, Text
 
 FULL = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
@@ -97,6 +98,21 @@ def test_nvcc_compiles_emitted_kernels(architecture: str, texts: list[Text]) -> 
         assert "warning" not in compiled.log, compiled.log
         count += len(compiled.kernels)
     assert count == sum(len(text.names) for text in texts)
+
+
+def test_the_dialect_as_one_text(nvrtc: Nvrtc, tmp_path: Path) -> None:
+    """As a backend has it that compiles while a program runs."""
+    text = INCLUDE + (
+        "HG_KERNEL(narrow, HG_BUF(hg_bf16, to, 0), HG_BUF(hg_f32, x, 1)) {\n"
+        "  to[HG_LID] = hg_convert<hg_bf16>(x[HG_LID]);\n"
+        "}\n"
+    )
+    expected = nvrtc.compile(text, "narrow.hgk", "sm_90").code
+    whole = tmp_path / "hologram_gpu.h"
+    whole.write_text(dialect())
+    alone = Nvrtc()
+    alone._headers = [whole]
+    assert alone.compile(text, "narrow.hgk", "sm_90").code == expected
 
 
 def test_what_a_kernel_uses(nvrtc: Nvrtc) -> None:

@@ -102,5 +102,6 @@ def test_settings_are_the_documented_ones_and_are_read() -> None:
     assert documented == [setting.name for setting in SETTINGS]
     sources = [*(ROOT / "csrc").rglob("*.cpp"), *(ROOT / "torch_hologram").glob("*.py")]
     text = "\n".join(path.read_text() for path in sources if path.name != "settings.py")
-    read = set(re.findall(r'(?:getenv|variable|environ\.get)\(\s*"(HOLOGRAM_[A-Z_]+)"', text))
+    reads = r'(?:(?:getenv|variable|environ\.get)\(|VendorLibrary \w+\{)\s*"(HOLOGRAM_[A-Z_]+)"'
+    read = set(re.findall(reads, text))
     assert {name for name in read if "TEST" not in name} == set(documented)
