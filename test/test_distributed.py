@@ -248,6 +248,7 @@ class TestOrder(HologramTestCase):
     torch.hologram.set_device(0)
     dist.new_group([0, 1])
     assert torch.hologram.current_device() == 0
+    dist.barrier()  # a rank may leave the new group before the other has found it
     dist.destroy_process_group()
     torch.hologram.set_device(1 - rank)
     if rank == 0:
