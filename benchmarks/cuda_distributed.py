@@ -86,7 +86,7 @@ class Gpt(nn.Module):
 # ---- what runs in each process -------------------------------------------------------------------
 
 
-def work(kind: str, readings: int, trace: str | None) -> dict[str, Any]:
+def work(kind: str, readings: int, ddp: dict[str, Any], trace: str | None) -> dict[str, Any]:
     """Trains on the current rank's GPU; microseconds of a step, of each reading."""
     if kind == "hologram":
         import torch_hologram  # noqa: F401
@@ -100,7 +100,7 @@ def work(kind: str, readings: int, trace: str | None) -> dict[str, Any]:
     torch.manual_seed(0)
     model: nn.Module = Gpt().to(device)
     if size > 1:
-        model = nn.parallel.DistributedDataParallel(model, [rank], gradient_as_bucket_view=True)
+        model = nn.parallel.DistributedDataParallel(model, [rank], **ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     batches = [torch.randint(WORDS, (BATCH, LENGTH + 1)).pin_memory() for _ in range(8)]
     text = batches[0].to(device)
@@ -185,12 +185,13 @@ def common_time(one: list[Span], other: list[Span]) -> float:
 # ---- the processes -------------------------------------------------------------------------------
 
 
-def run(kind: str, gpus: int, readings: int, trace: str | None) -> list[dict[str, Any]]:
+def run(kind: str, gpus: int, readings: int, ddp: str, trace: str | None) -> list[dict[str, Any]]:
     """What the ranks return; raises RuntimeError with what one has printed if it fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, __file__, "--worker", kind, "--readings", str(readings)]
+    command += ["--ddp", ddp]
     if trace:
         command += ["--trace", trace]
     shared = {
@@ -248,12 +249,16 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=2, help="how many to scale to")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--readings", type=int, default=10, help="of ten steps, in a round")
+    parser.add_argument(
+        "--ddp", default='{"gradient_as_bucket_view": true}', help="its options, as JSON"
+    )
     parser.add_argument("--write", action="store_true", help="write benchmarks/results")
     parser.add_argument("--worker", choices=["cuda", "hologram"], help=argparse.SUPPRESS)
     parser.add_argument("--trace", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(work(options.worker, options.readings, options.trace)))
+        ddp = json.loads(options.ddp)
+        print(json.dumps(work(options.worker, options.readings, ddp, options.trace)))
         return 0
     if torch.cuda.device_count() < options.gpus:
         print(f"there are {torch.cuda.device_count()} GPUs that torch sees", file=sys.stderr)
@@ -269,7 +274,7 @@ def main() -> int:
                 for kind in kinds:
                     last = turn + 1 == options.rounds and gpus > 1
                     trace = f"{folder}/{kind}.json" if last else None
-                    ranks = run(kind, gpus, options.readings, trace)
+                    ranks = run(kind, gpus, options.readings, options.ddp, trace)
                     each = zip(*(its["times"] for its in ranks), strict=True)
                     slowest = [max(of_a_reading) for of_a_reading in each]
                     times.setdefault((kind, gpus), []).extend(slowest)
@@ -282,6 +287,7 @@ def main() -> int:
     median = {key: statistics.median(value) for key, value in times.items()}
     lines = [
         f"{gpu}, torch {torch.__version__}, Python {sys.version.split()[0]}",
+        f"DistributedDataParallel with {options.ddp}",
         "",
         f"{'us of a step':34}{'hologram':>10}{'torch':>10}{'times torch':>14}",
     ]
