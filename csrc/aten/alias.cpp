@@ -17,6 +17,7 @@
 #include "aten/block.h"
 #include "aten/device_errors.h"
 #include "aten/foreign.h"
+#include "aten/pinned.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 
@@ -292,7 +293,7 @@ c10::Storage AliasFrame::image_storage(const at::Tensor& tensor, bool written) {
     return image.hologram.unsafeGetStorageImpl() == impl;
   });
   if (found == images_.end()) {
-    auto cpu = host_storage_like(impl);
+    auto cpu = new_image(impl);
     const void* const bytes = cpu->data();
     images_.push_back({storage, std::move(cpu), bytes, {}, {}});
     found = images_.end() - 1;
@@ -311,6 +312,16 @@ c10::Storage AliasFrame::image_storage(const at::Tensor& tensor, bool written) {
   found->held = wanted;
   if (written) found->written = hull(found->written, extent_of(tensor));
   return c10::Storage(found->cpu);
+}
+
+c10::intrusive_ptr<c10::StorageImpl> AliasFrame::new_image(const c10::StorageImpl* storage) const {
+  if (images_pinned_) {
+    try {
+      return host_storage_like(storage, &own_pinned_allocator());
+    } catch (const c10::OutOfMemoryError&) {
+    }
+  }
+  return host_storage_like(storage);
 }
 
 void AliasFrame::write_image(Image& image) {

@@ -60,6 +60,9 @@ class AliasFrame {
 
   // For a CPU kernel where the device's target has none. Before the first argument.
   void use_images() { images_only_ = true; }
+  // In page-locked memory, where there is enough of it, so that a device copies by itself.
+  // Likewise.
+  void pin_images() { images_pinned_ = true; }
   // Whose kernels have the aliases of a device's tensors, and make results that are the device's.
   const DelegateTarget& target(c10::DeviceIndex device) const {
     return C10_UNLIKELY(images_only_) ? copying_target() : target_of(device);
@@ -106,6 +109,7 @@ class AliasFrame {
   at::Tensor new_alias(const at::Tensor& tensor, bool written);
   c10::Storage alias_storage(const at::Tensor& tensor, bool written);
   c10::Storage image_storage(const at::Tensor& tensor, bool written);
+  c10::intrusive_ptr<c10::StorageImpl> new_image(const c10::StorageImpl* storage) const;
   void map_members(const at::Tensor& tensor);
   void write_image(Image& image);
   const Loan& lend(c10::DeviceIndex device);
@@ -119,7 +123,7 @@ class AliasFrame {
   c10::SmallVector<Mapped, 2> mapped_;  // storages of results and of sparse arguments' members
   std::vector<Image> images_;
   c10::SmallVector<Loan, 1> loans_;  // one for each device whose queue is lent
-  bool images_only_ = false;
+  bool images_only_ = false, images_pinned_ = false;
 };
 
 }  // namespace hologram::aten

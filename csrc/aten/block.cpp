@@ -630,10 +630,12 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> theirs,
   return storage_of(bytes_over(std::move(theirs), device, Limit::holds), nbytes, resizable);
 }
 
-c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage) {
+c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage,
+                                                       c10::Allocator* allocator) {
+  if (allocator == nullptr) allocator = host_allocator;
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-      host_allocator->allocate(storage->nbytes()), host_allocator, storage->resizable());
+      allocator->allocate(storage->nbytes()), allocator, storage->resizable());
 }
 
 bool relabel_storage(c10::StorageImpl* cpu, c10::DeviceIndex device) {

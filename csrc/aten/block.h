@@ -93,8 +93,9 @@ c10::Storage make_storage_over(c10::intrusive_ptr<c10::StorageImpl> theirs,
                                c10::DeviceIndex device);
 
 // A CPU storage of the size of a hologram storage, resizable where that is, with bytes of torch's
-// own CPU allocator.
-c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage);
+// own CPU allocator, or of another one.
+c10::intrusive_ptr<c10::StorageImpl> host_storage_like(const c10::StorageImpl* storage,
+                                                       c10::Allocator* allocator = nullptr);
 
 // Turns a CPU storage that nobody else refers to, and whose bytes were allocated for the device
 // (see ResultsFromPool), into a hologram storage. Returns false, with nothing changed, for another

@@ -33,7 +33,7 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 // What a call of an engine gets for its tensors. Lives as long as the engine may use them.
 class Lent {
  public:
-  explicit Lent(const char* name) : name_(name) {}
+  explicit Lent(const char* name) : name_(name) { frame_.pin_images(); }
 
   // Those of the host stay what they are, where none is ours.
   at::Tensor lend(const at::Tensor& tensor, bool written) {
