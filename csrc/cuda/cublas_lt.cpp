@@ -1,7 +1,6 @@
 #include "cuda/cublas_lt.h"
 
 #include "atlas/error.h"
-#include "cuda/vendor_library.h"
 
 namespace hologram::cuda::lt {
 namespace {
@@ -11,28 +10,18 @@ constexpr const char* kFolders[] = {"/nvidia/cu13/lib/", "/nvidia/cublas/lib/"};
 constexpr VendorLibrary kFile{"HOLOGRAM_CUBLAS_LT", kNames, kFolders};
 constexpr size_t kOldestVersion = 120000;
 
-struct Opened {
-  Library functions{};
-  std::string error;  // why there are none
-};
-
 std::string text_of(size_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-Opened open() {
-  Opened result;
-  void* const library = open_library(kFile, result.error);
-  if (library == nullptr) return result;
-  Library& functions = result.functions;
-  const bool complete = true
-#define HOLOGRAM_CUBLAS_LT_FIND(symbol, result_type, name, arguments) \
-  &find_function(library, #symbol, functions.name, result.error)
-      HOLOGRAM_CUBLAS_LT_FUNCTIONS(HOLOGRAM_CUBLAS_LT_FIND);
-#undef HOLOGRAM_CUBLAS_LT_FIND
-  if (!complete) return result;
-  const size_t version = functions.version();
+VendorFunctions<Library> open() {
+  auto result =
+      open_functions<Library>(kFile, [](void* library, Library& functions, std::string& error) {
+        HOLOGRAM_CUBLAS_LT_FUNCTIONS(HOLOGRAM_VENDOR_FIND)
+      });
+  if (!result.error.empty()) return result;
+  const size_t version = result.functions.version();
   if (version < kOldestVersion) {
     result.error = "it is of version " + text_of(version) + "; " + text_of(kOldestVersion) +
                    " or newer is needed";
@@ -40,8 +29,8 @@ Opened open() {
   return result;
 }
 
-const Opened& opened() {
-  static const Opened& its = *new Opened(open());
+const VendorFunctions<Library>& opened() {
+  static const auto& its = *new VendorFunctions<Library>(open());
   return its;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cuda/driver.h"
+#include "cuda/vendor_library.h"
 
 namespace hologram::cuda::lt {
 
@@ -82,9 +83,7 @@ static_assert(sizeof(Heuristic) == 96);
      Stream stream))
 
 struct Library {
-#define HOLOGRAM_CUBLAS_LT_MEMBER(symbol, result, name, arguments) result(*name) arguments;
-  HOLOGRAM_CUBLAS_LT_FUNCTIONS(HOLOGRAM_CUBLAS_LT_MEMBER)
-#undef HOLOGRAM_CUBLAS_LT_MEMBER
+  HOLOGRAM_CUBLAS_LT_FUNCTIONS(HOLOGRAM_VENDOR_MEMBER)
 };
 
 // Opens the library at the first call. Throws Error with why it cannot be used, each time.

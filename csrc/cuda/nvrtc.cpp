@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "atlas/error.h"
-#include "cuda/vendor_library.h"
 
 namespace hologram::cuda::nvrtc {
 namespace {
@@ -28,27 +27,19 @@ void open_builtins(const void* function) {
   }
 }
 
-struct Opened {
-  Library functions{};
-  std::string error;  // why there are none
-};
-
-Opened open() {
-  Opened result;
-  void* const library = open_library(kFile, result.error);
-  if (library == nullptr) return result;
-  Library& functions = result.functions;
-  const bool complete = true
-#define HOLOGRAM_NVRTC_FIND(symbol, result_type, name, arguments) \
-  &find_function(library, #symbol, functions.name, result.error)
-      HOLOGRAM_NVRTC_FUNCTIONS(HOLOGRAM_NVRTC_FIND);
-#undef HOLOGRAM_NVRTC_FIND
-  if (complete) open_builtins(reinterpret_cast<const void*>(functions.version));
+VendorFunctions<Library> open() {
+  auto result =
+      open_functions<Library>(kFile, [](void* library, Library& functions, std::string& error) {
+        HOLOGRAM_NVRTC_FUNCTIONS(HOLOGRAM_VENDOR_FIND)
+      });
+  if (result.error.empty()) {
+    open_builtins(reinterpret_cast<const void*>(result.functions.version));
+  }
   return result;
 }
 
-const Opened& opened() {
-  static const Opened& its = *new Opened(open());
+const VendorFunctions<Library>& opened() {
+  static const auto& its = *new VendorFunctions<Library>(open());
   return its;
 }
 

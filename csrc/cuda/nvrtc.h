@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <string>
 
+#include "cuda/vendor_library.h"
+
 namespace hologram::cuda::nvrtc {
 
 using Result = int;                     // nvrtcResult
@@ -29,9 +31,7 @@ inline constexpr Result kOk = 0;
   _(nvrtcGetProgramLog, Result, log, (Program program, char* log))
 
 struct Library {
-#define HOLOGRAM_NVRTC_MEMBER(symbol, result, name, arguments) result(*name) arguments;
-  HOLOGRAM_NVRTC_FUNCTIONS(HOLOGRAM_NVRTC_MEMBER)
-#undef HOLOGRAM_NVRTC_MEMBER
+  HOLOGRAM_NVRTC_FUNCTIONS(HOLOGRAM_VENDOR_MEMBER)
 };
 
 // Throws Error with the reason why there is none, each time.

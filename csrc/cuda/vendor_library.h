@@ -18,12 +18,30 @@ void* open_library(const VendorLibrary& library, std::string& error);
 
 // Looks for a function; the first that is not there is what `error` says.
 void* find_function(void* library, const char* name, std::string& error);
-
-// Whether it is there.
 template <class F>
-bool find_function(void* library, const char* name, F& function, std::string& error) {
+void find_function(void* library, const char* name, F& function, std::string& error) {
   function = reinterpret_cast<F>(find_function(library, name, error));
-  return function != nullptr;
+}
+
+// For lists of functions, which are macros that are given one of these: the functions of a library
+// as members, and what finds them in open_functions().
+#define HOLOGRAM_VENDOR_MEMBER(symbol, result, name, arguments) result(*name) arguments;
+#define HOLOGRAM_VENDOR_FIND(symbol, result, name, arguments) \
+  find_function(library, #symbol, functions.name, error);
+
+template <class Functions>
+struct VendorFunctions {
+  Functions functions{};
+  std::string error;  // why there are none
+};
+
+// `find`: called with (library, functions, error) where the library is there.
+template <class Functions, class Find>
+VendorFunctions<Functions> open_functions(const VendorLibrary& file, Find&& find) {
+  VendorFunctions<Functions> result;
+  void* const library = open_library(file, result.error);
+  if (library != nullptr) find(library, result.functions, result.error);
+  return result;
 }
 
 }  // namespace hologram::cuda
