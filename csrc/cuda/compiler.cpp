@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/fork.h"
 #include "cuda/nvrtc.h"
 
 namespace hologram::cuda {
@@ -39,6 +40,7 @@ class Compilers {
 
  private:
   void stop() {
+    if (in_forked_child()) return;
     std::set<Compiler*> all;
     {
       const std::lock_guard guard(mutex_);
@@ -81,6 +83,7 @@ Compiler::~Compiler() {
 }
 
 void Compiler::stop() noexcept {
+  if (in_forked_child()) return;  // it has no such thread, and somebody else's lock, maybe
   std::thread thread;
   {
     const std::lock_guard guard(mutex_);
