@@ -45,6 +45,29 @@ def run_on_cuda(program: str, backends: str = "cuda", **env: object) -> str:
     return run_python(PRELUDE + textwrap.dedent(program), env=variables).stdout
 
 
+# Devices of two backends in a process, and how often groups were run by which code.
+DEVICES = """
+import ctypes
+from torch_hologram import _C
+
+cpu, gpu, other_gpu = (f"hologram:{i}" for i in range(3))
+backends = [torch.hologram.get_device_properties(i).backend for i in range(3)]
+assert backends == ["cpu", "cuda", "cuda"], backends
+
+def runs():
+    counts = (ctypes.c_uint64 * 5)()
+    torch.hologram.synchronize()
+    ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
+    return dict(zip(("emitted", "pieces", "cold", "cpu", "moves"), counts))
+
+def check(function, *tensors, devices=(gpu,)):
+    expected = function(*(x.to(cpu) for x in tensors))
+    for device in devices:
+        result = function(*(x.to(device) for x in tensors))
+        assert result.device == torch.device(device) and result.dtype == expected.dtype
+        torch.testing.assert_close(result.cpu(), expected.cpu(), rtol=0, atol=0, equal_nan=True)
+"""
+
 # Each task of a stream takes up to so many microseconds: long enough to see what does not wait.
 LATE = {"HOLOGRAM_TEST_CUDA_DELAY": 20_000}
 

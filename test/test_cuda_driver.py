@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 from common import ROOT, HologramTestCase
-from cuda_driver import KERNEL_FILES, LATE, build_driver, run_on_cuda, write_kernels
+from cuda_driver import DEVICES, KERNEL_FILES, LATE, build_driver, run_on_cuda, write_kernels
 from sim_device import FREED_MEMORY, after_host_access
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -23,29 +23,6 @@ from torch.testing._internal.common_utils import (
     run_tests,
 )
 from torch.utils import cpp_extension
-
-# Devices of two backends in a process, and how often groups were run by which code.
-DEVICES = """
-import ctypes
-from torch_hologram import _C
-
-cpu, gpu, other_gpu = (f"hologram:{i}" for i in range(3))
-backends = [torch.hologram.get_device_properties(i).backend for i in range(3)]
-assert backends == ["cpu", "cuda", "cuda"], backends
-
-def runs():
-    counts = (ctypes.c_uint64 * 5)()
-    torch.hologram.synchronize()
-    ctypes.CDLL(_C.__file__).hologram_cuda_runs(counts)
-    return dict(zip(("emitted", "pieces", "cold", "cpu", "moves"), counts))
-
-def check(function, *tensors, devices=(gpu,)):
-    expected = function(*(x.to(cpu) for x in tensors))
-    for device in devices:
-        result = function(*(x.to(device) for x in tensors))
-        assert result.device == torch.device(device) and result.dtype == expected.dtype
-        torch.testing.assert_close(result.cpu(), expected.cpu(), rtol=0, atol=0, equal_nan=True)
-"""
 
 
 def run_beside_the_cpu(program: str, **env: object) -> None:

@@ -8,41 +8,34 @@ import textwrap
 from pathlib import Path
 
 from common import ROOT, HologramTestCase, run_python
-from cuda_driver import FOLDER, build_driver, write_kernels
+from cuda_driver import DEVICES, FOLDER, build_driver, write_kernels
 from sim_device import PRELUDE, made
 from torch.testing._internal.common_utils import run_tests
 
 sys.path.append(str(ROOT / "tools"))
 from build_kernels import dialect
 
-START = """
-import ctypes
+START = (
+    DEVICES
+    + """
 import time
-from torch_hologram import _C
-
-library = ctypes.CDLL(_C.__file__)
-
-def runs():
-    torch.hologram.synchronize()
-    counts = (ctypes.c_uint64 * 5)()
-    library.hologram_cuda_runs(counts)
-    return dict(zip(("emitted", "pieces", "cold", "cpu", "moves"), counts))
 
 def compiled():
     counts = (ctypes.c_uint64 * 2)()
-    library.hologram_cuda_compiled(counts)
+    ctypes.CDLL(_C.__file__).hologram_cuda_compiled(counts)
     return tuple(counts)
 
 def swish(x, y):
     return x * torch.sigmoid(y) + x
 
 x, y = torch.randn(40, 30), torch.randn(40, 30)
-gpu_x, gpu_y = x.to("hologram:1"), y.to("hologram:1")
-expected = swish(x.to("hologram:0"), y.to("hologram:0")).cpu()
+gpu_x, gpu_y = x.to(gpu), y.to(gpu)
+expected = swish(x.to(cpu), y.to(cpu)).cpu()
 
 def check():
     assert torch.equal(swish(gpu_x, gpu_y).cpu(), expected)
 """
+)
 
 
 class TestCompiling(HologramTestCase):
@@ -138,6 +131,23 @@ class TestCompiling(HologramTestCase):
             HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
         )
         self.assertEqual(said, "")
+
+    def test_a_forked_child_ends(self):
+        """It has not the thread that compiles."""
+        self.run_compiling(
+            """
+            import os
+            for _ in range(4):
+                check()
+            assert compiled() == (1, 0)
+            if os.fork() == 0:
+                raise SystemExit(3)
+            _, status = os.wait()
+            assert os.waitstatus_to_exitcode(status) == 3, status
+            check()
+            """,
+            HOLOGRAM_COMPILE="wait",
+        )
 
     def test_the_process_ends_while_something_is_compiled(self):
         self.run_compiling("for _ in range(3):\n    check()\n    (gpu_x * 3 - gpu_y).exp().cpu()")
