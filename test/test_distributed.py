@@ -98,6 +98,12 @@ class TestCollectives(HologramTestCase):
     report = torch.hologram.fallback_report()
     copied = report.operators("copied").get("c10d::allreduce_", 0)
     assert copied == (not shared), report
+
+    # Who polls, and does not wait, has the results, too.
+    work = dist.all_reduce(x, async_op=True)
+    while not work.is_completed():
+        pass
+    assert x[0].item() == 4, x
             """,
             env={
                 "HOLOGRAM_BACKENDS": "sim,cpu",

@@ -151,7 +151,11 @@ class CollectiveWork final : public c10d::Work {
 
   bool isCompleted() override {
     const State now = state();
-    return !now.work || now.work->isCompleted();
+    if (!now.work) return true;
+    if (!now.work->isCompleted()) return false;
+    // Who asks until it is so reads the results without waiting for them.
+    if (now.work->isSuccess()) now.lent->done();
+    return true;
   }
   bool isSuccess() const override {
     const State now = state();
