@@ -115,7 +115,15 @@ def batch_isend_irecv(call: Call) -> list[torch.Tensor]:
         dist.P2POp(dist.isend, call.numbers(), after % call.size),
         dist.P2POp(dist.irecv, out, before % call.size),
     ]
-    for work in dist.batch_isend_irecv(operations):
+    try:
+        works = dist.batch_isend_irecv(operations)
+    except (RuntimeError, ValueError):
+        # Torch leaves the group in the middle of NCCL's, where what comes next would never begin.
+        device = torch.device(call.device)
+        if dist.group.WORLD._get_backend(device).supports_coalescing:
+            dist.group.WORLD._end_coalescing(device)
+        raise
+    for work in works:
         work.wait()
     return [out]
 

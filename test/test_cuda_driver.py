@@ -601,6 +601,20 @@ class TestStreams(HologramTestCase):
             **LATE,
         )
 
+    def test_an_operator_is_defined_beside_work_in_flight(self):
+        """Torch defines some from NCCL's watchdog, when a collective does not end."""
+        run_on_cuda(
+            """
+            x = submit_additions(torch.ones(10, device="hologram"), 20)
+            y = x * 2  # recorded
+            library = torch.library.Library("defined_late", "DEF")
+            library.define("twice(Tensor x) -> Tensor")
+            assert not torch.hologram.current_stream().query()
+            assert y.tolist() == [42] * 10
+            """,
+            **LATE,
+        )
+
     def test_streams_and_devices_wait_for_events(self):
         run_on_cuda(
             """

@@ -169,12 +169,12 @@ class Guards {
     // there are: operators are registered while the package is imported, and a vendor's driver that
     // has been asked cannot be used by children of a fork.
     for (int index = 0; index < kMaxDevices; ++index) {
-      if (Device* device = device_if_used(index)) {
-        try {
-          device->channels().finish(FlushReason::read);
-        } catch (const std::exception&) {
-          // Raised where the values are read.
-        }
+      Device* const device = device_if_used(index);
+      if (device == nullptr) continue;
+      try {
+        prepare(*device);
+      } catch (const std::exception&) {
+        // Raised where the values are read.
       }
     }
   }
@@ -207,6 +207,18 @@ class Guards {
       return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
     }
   };
+
+  // Kernels on a vendor's streams come after what has been launched there. Its end may be far, for
+  // a collective waits for other processes, and it is not to be waited for under the dispatcher's
+  // lock.
+  static void prepare(Device& device) {
+    Channels& channels = device.channels();
+    if (!device.properties().queues_are_streams) {
+      channels.finish(FlushReason::read);
+    } else if (!channels.empty()) {
+      channels.flush(FlushReason::read);
+    }
+  }
 
   static void install_noted() {
     auto& guards = instance();
