@@ -11,8 +11,9 @@ Times are medians over all readings, each of ten steps, of the slowest rank. The
 steps of the first rank, as torch.profiler sees them; "communication under computation" is the part
 of the time of NCCL's kernels in which others ran, too.
 
-The model: pre-norm blocks, width 512, 6 layers, 8 heads, 256 tokens, 8 sequences for each GPU,
-32,000 words, bfloat16 autocast, AdamW(fused=True). A batch is copied from pinned memory in every
+The model: pre-norm blocks, width 512, 6 layers, 8 heads, 256 tokens, 8 sequences for each GPU (a
+step that the host takes longest for) and 64 (one that the GPU does), 32,000 words, bfloat16
+autocast, AdamW(fused=True). A batch is copied from pinned memory in every
 step, the loss is read in every tenth.
 """
 
@@ -43,7 +44,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WIDTH, LAYERS, HEADS, LENGTH, BATCH, WORDS = 512, 6, 8, 256, 8, 32_000
+WIDTH, LAYERS, HEADS, LENGTH, WORDS = 512, 6, 8, 256, 32_000
 STEPS = 10  # between two readings of the clock
 WARM_UP = 30  # readings that do not count
 Span = tuple[float, float]
@@ -86,7 +87,9 @@ class Gpt(nn.Module):
 # ---- what runs in each process -------------------------------------------------------------------
 
 
-def work(kind: str, readings: int, ddp: dict[str, Any], trace: str | None) -> dict[str, Any]:
+def work(
+    kind: str, batch: int, readings: int, ddp: dict[str, Any], trace: str | None
+) -> dict[str, Any]:
     """Trains on the current rank's GPU; microseconds of a step, of each reading."""
     if kind == "hologram":
         import torch_hologram  # noqa: F401
@@ -102,7 +105,7 @@ def work(kind: str, readings: int, ddp: dict[str, Any], trace: str | None) -> di
     if size > 1:
         model = nn.parallel.DistributedDataParallel(model, [rank], **ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    batches = [torch.randint(WORDS, (BATCH, LENGTH + 1)).pin_memory() for _ in range(8)]
+    batches = [torch.randint(WORDS, (batch, LENGTH + 1)).pin_memory() for _ in range(8)]
     text = batches[0].to(device)
     done = 0
 
@@ -185,13 +188,15 @@ def common_time(one: list[Span], other: list[Span]) -> float:
 # ---- the processes -------------------------------------------------------------------------------
 
 
-def run(kind: str, gpus: int, readings: int, ddp: str, trace: str | None) -> list[dict[str, Any]]:
+def run(
+    kind: str, gpus: int, batch: int, readings: int, ddp: str, trace: str | None
+) -> list[dict[str, Any]]:
     """What the ranks return; raises RuntimeError with what one has printed if it fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, __file__, "--worker", kind, "--readings", str(readings)]
-    command += ["--ddp", ddp]
+    command += ["--ddp", ddp, "--batches", str(batch)]
     if trace:
         command += ["--trace", trace]
     shared = {
@@ -221,6 +226,50 @@ def run(kind: str, gpus: int, readings: int, ddp: str, trace: str | None) -> lis
     return results
 
 
+def measure(
+    batch: int, options: argparse.Namespace
+) -> tuple[list[str], dict[str, dict[str, Any]], str]:
+    """The lines of a table, the traces of each kind on several GPUs, and the GPU's name."""
+    times: dict[tuple[str, int], list[float]] = {}
+    traces: dict[str, dict[str, Any]] = {}
+    gpu = ""
+    many = options.gpus
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(options.rounds):
+            kinds = ("cuda", "hologram") if turn % 2 == 0 else ("hologram", "cuda")
+            for gpus in (1, many):
+                for kind in kinds:
+                    last = turn + 1 == options.rounds and gpus > 1
+                    trace = f"{folder}/{kind}.json" if last else None
+                    ranks = run(kind, gpus, batch, options.readings, options.ddp, trace)
+                    each = zip(*(its["times"] for its in ranks), strict=True)
+                    slowest = [max(of_a_reading) for of_a_reading in each]
+                    times.setdefault((kind, gpus), []).extend(slowest)
+                    gpu = ranks[0]["gpu"]
+                    if last:
+                        traces[kind] = ranks[0]["overlap"]
+                    seen = statistics.median(slowest)
+                    print(
+                        f"batch {batch}, round {turn + 1}, {kind} on {gpus}: {seen:.0f} us",
+                        file=sys.stderr,
+                    )
+    median = {key: statistics.median(value) for key, value in times.items()}
+    title = f"batch {batch}, us of a step"
+    lines = [f"{title:34}{'hologram':>10}{'torch':>10}{'times torch':>14}"]
+    for gpus, name in ((1, "one GPU"), (many, f"{many} GPUs, DistributedDataParallel")):
+        ours, theirs = median["hologram", gpus], median["cuda", gpus]
+        lines.append(f"{name:34}{ours:10.0f}{theirs:10.0f}{ours / theirs:14.2f}")
+    ours, theirs = (median[kind, 1] / median[kind, many] for kind in ("hologram", "cuda"))
+    lines.append(f"{'weak scaling':34}{100 * ours:9.1f}%{100 * theirs:9.1f}%")
+    ours, theirs = (
+        common_time(traces[kind]["kernels"], traces[kind]["messages"])
+        / max(length(traces[kind]["messages"]), 1e-9)
+        for kind in ("hologram", "cuda")
+    )
+    lines.append(f"{'communication under computation':34}{100 * ours:9.1f}%{100 * theirs:9.1f}%")
+    return lines, traces, gpu
+
+
 def draw(path: Path, traces: dict[str, dict[str, Any]]) -> None:
     """The spans of each trace on two lines."""
     import matplotlib
@@ -236,7 +285,7 @@ def draw(path: Path, traces: dict[str, dict[str, Any]]) -> None:
             bars = [((a - start) / 1000, (b - a) / 1000) for a, b in spans[name]]
             axis.broken_barh(bars, (1.1 - place, 0.8), color=color)
         axis.set_yticks([0.5, 1.5], ["NCCL", "other kernels"])
-        axis.set_title(f"three steps with DistributedDataParallel on {kind}, first rank")
+        axis.set_title(f"three steps with DistributedDataParallel, {kind}, first rank")
     axes[-1, 0].set_xlabel("milliseconds")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -247,6 +296,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=int, default=2, help="how many to scale to")
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 64], help="for each GPU")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--readings", type=int, default=10, help="of ten steps, in a round")
     parser.add_argument(
@@ -258,52 +308,25 @@ def main() -> int:
     options = parser.parse_args()
     if options.worker:
         ddp = json.loads(options.ddp)
-        print(json.dumps(work(options.worker, options.readings, ddp, options.trace)))
+        result = work(options.worker, options.batches[0], options.readings, ddp, options.trace)
+        print(json.dumps(result))
         return 0
     if torch.cuda.device_count() < options.gpus:
         print(f"there are {torch.cuda.device_count()} GPUs that torch sees", file=sys.stderr)
         return 1
 
-    times: dict[tuple[str, int], list[float]] = {}
+    lines = [f"DistributedDataParallel with {options.ddp}"]
     traces: dict[str, dict[str, Any]] = {}
     gpu = ""
-    with tempfile.TemporaryDirectory() as folder:
-        for turn in range(options.rounds):
-            kinds = ("cuda", "hologram") if turn % 2 == 0 else ("hologram", "cuda")
-            for gpus in (1, options.gpus):
-                for kind in kinds:
-                    last = turn + 1 == options.rounds and gpus > 1
-                    trace = f"{folder}/{kind}.json" if last else None
-                    ranks = run(kind, gpus, options.readings, options.ddp, trace)
-                    each = zip(*(its["times"] for its in ranks), strict=True)
-                    slowest = [max(of_a_reading) for of_a_reading in each]
-                    times.setdefault((kind, gpus), []).extend(slowest)
-                    gpu = ranks[0]["gpu"]
-                    if last:
-                        traces[kind] = ranks[0]["overlap"]
-                    seen = statistics.median(slowest)
-                    print(f"round {turn + 1}, {kind} on {gpus}: {seen:.0f} us", file=sys.stderr)
-    many = options.gpus
-    median = {key: statistics.median(value) for key, value in times.items()}
-    lines = [
-        f"{gpu}, torch {torch.__version__}, Python {sys.version.split()[0]}",
-        f"DistributedDataParallel with {options.ddp}",
-        "",
-        f"{'us of a step':34}{'hologram':>10}{'torch':>10}{'times torch':>14}",
-    ]
-    for gpus, name in ((1, "one GPU"), (many, f"{many} GPUs, DistributedDataParallel")):
-        ours, theirs = median["hologram", gpus], median["cuda", gpus]
-        lines.append(f"{name:34}{ours:10.0f}{theirs:10.0f}{ours / theirs:14.2f}")
-    ours, theirs = (median[kind, 1] / median[kind, many] for kind in ("hologram", "cuda"))
-    lines.append(f"{'weak scaling':34}{100 * ours:9.1f}%{100 * theirs:9.1f}%")
-    ours, theirs = (
-        common_time(traces[kind]["kernels"], traces[kind]["messages"])
-        / max(length(traces[kind]["messages"]), 1e-9)
-        for kind in ("hologram", "cuda")
-    )
-    lines.append(f"{'communication under computation':34}{100 * ours:9.1f}%{100 * theirs:9.1f}%")
+    for batch in options.batches:
+        table, seen, gpu = measure(batch, options)
+        lines += ["", *table]
+        traces |= {f"{kind}, batch {batch}": spans for kind, spans in seen.items()}
+    versions = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
+    lines.insert(0, f"{gpu}, {versions}")
     print("\n".join(lines))
     if options.write:
+        many = options.gpus
         name = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + "-distributed"
         (RESULTS / f"{name}.md").write_text(
             f"# A training step on {many} GPUs\n\nWritten by "

@@ -3,11 +3,14 @@
 #include "aten/process_group.h"
 
 #include <ATen/core/ivalue_inl.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,10 +33,31 @@ using TensorLists = std::vector<Tensors>;
 using Engine = c10::intrusive_ptr<c10d::Backend>;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
+// A stream of the vendor's for each of its devices, on which nothing is launched.
+class SideStreams {
+ public:
+  c10::Stream of(c10::Device device) {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find(device.index());
+    if (found != streams_.end()) return found->second;
+    const c10::Stream made =
+        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    return streams_.emplace(device.index(), made).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, c10::Stream> streams_;
+};
+
 // What a call of an engine gets for its tensors. Lives as long as the engine may use them.
 class Lent {
  public:
-  explicit Lent(const char* name) : name_(name) { frame_.pin_images(); }
+  Lent(const char* name, std::shared_ptr<SideStreams> sides)
+      : sides(std::move(sides)), name_(name) {
+    frame_.pin_images();
+  }
+  const std::shared_ptr<SideStreams> sides;
 
   // Those of the host stay what they are, where none is ours.
   at::Tensor lend(const at::Tensor& tensor, bool written) {
@@ -211,7 +235,7 @@ class CollectiveWork final : public c10d::Work {
   // Asked for again it is the same.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     const std::lock_guard lock(mutex_);
-    if (!future_) future_ = state_.work ? future_of(state_) : future_of(result_);
+    if (!future_) future_ = state_.work ? future_of(state_, opType_) : future_of(result_);
     return future_;
   }
 
@@ -251,21 +275,29 @@ class CollectiveWork final : public c10d::Work {
     future->markCompleted(result);
     return future;
   }
-  static c10::intrusive_ptr<c10::ivalue::Future> future_of(const State& state) {
+  static c10::intrusive_ptr<c10::ivalue::Future> future_of(const State& state, c10d::OpType type) {
     const auto theirs = state.work->getFuture();
     if (!theirs) return {};
     std::vector<c10::Device> devices;
     if (!state.lent->is_on_host()) devices.push_back(state.lent->device());
     auto ours = c10::make_intrusive<c10::ivalue::Future>(theirs->elementType(), std::move(devices));
-    theirs->addCallback([ours, lent = state.lent](c10::ivalue::Future& done) {
+    // Torch would make another stream of its pool current each time, and each would become a queue
+    // of ours. Messages may wait for each other, so that each has to have its own.
+    const bool is_message = c10d::isP2POp(type, true);
+    const bool beside = !is_message && !state.lent->is_on_host();
+    const auto tell = [ours, beside, lent = state.lent](c10::ivalue::Future& done) {
       if (done.hasError()) return ours->setError(done.exception_ptr());
       try {
+        std::optional<c10::StreamGuard> guard;
+        if (beside) guard.emplace(lent->sides->of(lent->target()->device));
+        done.wait();  // the current stream comes after it, nobody waits
         lent->done();
         ours->markCompleted(lent->originals(done.constValue()));
       } catch (...) {
         ours->setError(std::current_exception());
       }
-    });
+    };
+    theirs->addCallback(tell, is_message);
     return ours;
   }
 
@@ -420,7 +452,7 @@ class HologramBackend final : public c10d::Backend {
   // Has an engine do what `call` does with what it lends.
   template <class Call>
   WorkPointer run(c10d::OpType type, const char* name, Call&& call) {
-    const auto lent = std::make_shared<Lent>(name);
+    const auto lent = std::make_shared<Lent>(name, sides_);
     WorkPointer work = call(*lent);
     if (lent->target() == nullptr) return work;
     lent->launched();
@@ -482,6 +514,7 @@ class HologramBackend final : public c10d::Backend {
   }
 
   const Engine host_, vendors_;
+  const std::shared_ptr<SideStreams> sides_ = std::make_shared<SideStreams>();
 };
 
 // Of the parts of a step of DistributedDataParallel, as the host sees them.

@@ -40,6 +40,7 @@ class VendorStreams final : public CurrentStream {
   }
 
   void set(StreamId stream) override {
+    if (get() == stream) return;  // as autograd does before and after each of its functions
     const c10::Stream theirs = theirs_of(stream);
     guard_.exchangeStream(theirs);
     seen_streams[index_] = {guard_.getStream(vendors_).id(), stream};
