@@ -39,8 +39,9 @@ GROUPS = (
 WITH_RESULTS = None if CUDA_KERNELS else "gloo"
 # It waits for ever at the first collective, for which the ranks look for each other.
 MEET = "dist.all_reduce(x)" if CUDA_KERNELS else ""
-# NCCL's watchdog waits a minute for what other ranks write down, before it ends the process.
-AT_ONCE = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+# NCCL's watchdog waits four times as long (a minute) for what other ranks write down, before it
+# ends the process.
+AT_ONCE = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
 START = """
     import warnings
     warnings.simplefilter("ignore")
