@@ -35,7 +35,12 @@ def build_driver() -> dict[str, str]:
     """Brings the driver up to date; the variables with which a process uses it."""
     with made(FOLDER / "libcublasLt.so.13"):  # and the driver with it
         kernels = write_kernels(FOLDER / "kernels")
-    return {"LD_LIBRARY_PATH": str(FOLDER), "HOLOGRAM_CUDA_KERNELS": kernels}
+    # What this driver can load is nothing for others.
+    return {
+        "LD_LIBRARY_PATH": str(FOLDER),
+        "HOLOGRAM_CUDA_KERNELS": kernels,
+        "HOLOGRAM_CACHE_DIR": "0",
+    }
 
 
 def run_on_cuda(program: str, backends: str = "cuda", **env: object) -> str:

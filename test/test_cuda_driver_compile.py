@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import textwrap
@@ -21,7 +22,7 @@ START = (
 import time
 
 def compiled():
-    counts = (ctypes.c_uint64 * 2)()
+    counts = (ctypes.c_uint64 * 3)()
     ctypes.CDLL(_C.__file__).hologram_cuda_compiled(counts)
     return tuple(counts)
 
@@ -56,12 +57,12 @@ class TestCompiling(HologramTestCase):
         said = self.run_compiling(
             """
             check(); check()
-            assert runs()["emitted"] == 0 and compiled() == (0, 0), "what runs once"
+            assert runs()["emitted"] == 0 and compiled() == (0, 0, 0), "what runs once"
             deadline = time.monotonic() + 100
             while runs()["emitted"] == 0 and time.monotonic() < deadline:
                 check()
                 time.sleep(0.01)
-            assert compiled() == (1, 0), compiled()
+            assert compiled() == (1, 0, 0), compiled()
             before = runs()
             for _ in range(5):
                 check()
@@ -107,7 +108,7 @@ class TestCompiling(HologramTestCase):
             for _ in range(6):
                 check()
                 assert torch.equal((gpu_x - gpu_y).cpu(), x - y)
-            assert compiled() == (1, 1), compiled()
+            assert compiled() == (1, 1, 0), compiled()
             assert runs()["emitted"] >= 2, "the other one"
             """,
             HOLOGRAM_COMPILE="wait",
@@ -118,7 +119,7 @@ class TestCompiling(HologramTestCase):
 
     def test_without_a_compiler(self):
         said = self.run_compiling(
-            "for _ in range(6):\n    check()\nassert compiled() == (0, 1), compiled()",
+            "for _ in range(6):\n    check()\nassert compiled() == (0, 1, 0), compiled()",
             HOLOGRAM_COMPILE="wait",
             HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
         )
@@ -126,7 +127,7 @@ class TestCompiling(HologramTestCase):
 
     def test_switched_off(self):
         said = self.run_compiling(
-            "for _ in range(6):\n    check()\nassert compiled() == (0, 0), compiled()",
+            "for _ in range(6):\n    check()\nassert compiled() == (0, 0, 0), compiled()",
             HOLOGRAM_COMPILE="0",
             HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
         )
@@ -139,7 +140,7 @@ class TestCompiling(HologramTestCase):
             import os
             for _ in range(4):
                 check()
-            assert compiled() == (1, 0)
+            assert compiled() == (1, 0, 0)
             if os.fork() == 0:
                 raise SystemExit(3)
             _, status = os.wait()
@@ -148,6 +149,106 @@ class TestCompiling(HologramTestCase):
             """,
             HOLOGRAM_COMPILE="wait",
         )
+
+    def kept(self, folder: str) -> Path:
+        """The one file there."""
+        (path,) = Path(folder).rglob("*.kernels")
+        return path
+
+    def test_found_on_disk_by_the_next_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            caches = str(Path(folder) / "caches" / "hologram")
+            many = "for _ in range(4):\n    check()\n"
+            ways = {"HOLOGRAM_COMPILE": "wait", "HOLOGRAM_CACHE_DIR": caches}
+            self.run_compiling(many + "assert compiled() == (1, 0, 0), compiled()", **ways)
+            self.assertEqual(Path(caches).stat().st_mode & 0o777, 0o700)
+            self.assertEqual(self.kept(caches).stat().st_mode & 0o777, 0o600)
+            said = self.run_compiling(
+                many + "assert compiled() == (0, 0, 1), compiled()\nassert runs()['emitted'] >= 1",
+                **ways,
+                HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
+            )
+            self.assertEqual(said, "")
+
+            # Other code is another kernel.
+            said = self.run_compiling(
+                """
+                for _ in range(8):
+                    (gpu_x * gpu_y - 2).cpu()
+                    check()
+                assert compiled() == (1, 0, 1), compiled()
+                """,
+                **ways,
+            )
+            self.assertEqual(said, "")
+            self.assertEqual(len(list(Path(caches).rglob("*.kernels"))), 2)
+
+    def test_damaged_files(self):
+        many = "for _ in range(4):\n    check()\n"
+        with tempfile.TemporaryDirectory() as folder:
+            ways = {"HOLOGRAM_COMPILE": "wait", "HOLOGRAM_CACHE_DIR": folder}
+            self.run_compiling(many, **ways)
+            path = self.kept(folder)
+            whole = path.read_bytes()
+            format, _, rest = whole.split(b"\n", 2)
+            for damaged, words in (
+                (whole[:-40], "the file is damaged"),
+                (whole[:-1] + bytes([whole[-1] ^ 1]), "the file is damaged"),
+                (b"", "no file of this version"),
+                (b"kernels 0" + whole, "no file of this version"),
+                (b"\n".join((format, b"0" * 16, rest)), "the file is damaged"),
+            ):
+                path.write_bytes(damaged)
+                said = self.run_compiling(
+                    many + "assert compiled() == (1, 0, 0), compiled()", **ways
+                )
+                self.assertIn(f"torch_hologram: compiled kernels in {path}: {words}", said)
+                self.assertEqual(self.kept(folder).read_bytes(), whole)
+
+    def test_folders_that_are_not_used(self):
+        many = "for _ in range(4):\n    check()\nassert compiled() == (1, 0, 0), compiled()"
+        with tempfile.TemporaryDirectory() as folder:
+            shared = Path(folder) / "shared"
+            shared.mkdir()
+            shared.chmod(0o777)
+            file = Path(folder) / "file"
+            file.write_text("something else")
+            link = Path(folder) / "link"
+            link.symlink_to("/tmp")
+            for path, words in (
+                (shared, "others can write it"),
+                (file, "it is no folder"),
+                (link, "others can write it"),
+                (file / "below", "Not a directory"),
+            ):
+                said = self.run_compiling(
+                    many, HOLOGRAM_COMPILE="wait", HOLOGRAM_CACHE_DIR=str(path)
+                )
+                self.assertEqual(
+                    said, f"torch_hologram: compiled kernels in {path}: {words}; none are kept\n"
+                )
+            self.assertEqual(file.read_text(), "something else")
+            self.assertEqual(list(shared.iterdir()), [])
+
+    def test_what_was_not_used_for_long_goes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            old = Path(folder) / "of-another-version"
+            old.mkdir()
+            for number, megabytes in enumerate((200, 100, 100)):
+                path = old / f"{number}.kernels"
+                path.touch()
+                os.truncate(path, megabytes << 20)
+                os.utime(path, (number, number))
+            other = old / "notes.txt"
+            other.touch()
+            self.run_compiling(
+                "for _ in range(4):\n    check()",
+                HOLOGRAM_COMPILE="wait",
+                HOLOGRAM_CACHE_DIR=folder,
+            )
+            left = sorted(path.name for path in old.iterdir())
+            self.assertEqual(left, ["1.kernels", "2.kernels", "notes.txt"])
+            self.assertEqual(len(list(Path(folder).rglob("*.kernels"))), 3)
 
     def test_the_process_ends_while_something_is_compiled(self):
         self.run_compiling("for _ in range(3):\n    check()\n    (gpu_x * 3 - gpu_y).exp().cpu()")

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/fnv.h"
 #include "atlas/fork.h"
 #include "cuda/nvrtc.h"
 
@@ -17,7 +18,7 @@ namespace {
 // Of one text: the dialect before them takes as long as a few of them.
 constexpr size_t kMostAtOnce = 8;
 
-std::atomic<uint64_t> compiled_count{0}, failed_count{0};
+std::atomic<uint64_t> compiled_count{0}, failed_count{0}, found_count{0};
 
 // Of the process, which end before the libraries that they call do.
 class Compilers {
@@ -53,6 +54,28 @@ class Compilers {
   std::set<Compiler*> all_;
 };
 
+// Of what is kept on disk. The texts of kernels are part of what is looked for.
+std::string version(const Gpu& gpu, const std::string& dialect) {
+  int its = 0;
+  check(driver().driver_version(&its), "cuDriverGetVersion");
+  char text[80];
+  std::snprintf(text, sizeof text, "cuda-%d-sm_%d%d-%016llx", its, gpu.major, gpu.minor,
+                static_cast<unsigned long long>(fnv1a(dialect)));
+  return text;
+}
+
+Module load_module(const std::string& code) {
+  Module module = nullptr;  // for as long as the process lives
+  check(driver().load_module(&module, code.c_str()), "cuModuleLoadData");
+  return module;
+}
+
+Function function_of(Module module, const std::string& name) {
+  Function function = nullptr;
+  check(driver().module_function(&function, module, name.c_str()), "cuModuleGetFunction");
+  return function;
+}
+
 // Once in a process: what does not compile runs as it did before.
 void warn(const std::string& kernel, const std::string& error) {
   static std::atomic<bool> has_warned{false};
@@ -66,16 +89,20 @@ void warn(const std::string& kernel, const std::string& error) {
 }  // namespace
 
 CompilerCounts compiler_counts() noexcept {
-  return {compiled_count.load(), failed_count.load()};
+  return {compiled_count.load(), failed_count.load(), found_count.load()};
 }
 
 Compiler::Compiler(const Gpu& gpu, std::string dialect, Publish publish)
-    : gpu_(gpu), dialect_(std::move(dialect)), publish_(std::move(publish)), mode_([&] {
+    : gpu_(gpu),
+      dialect_(std::move(dialect)),
+      publish_(std::move(publish)),
+      mode_([&] {
         const char* const given = std::getenv("HOLOGRAM_COMPILE");
         const std::string_view its = given != nullptr ? given : "";
         if (dialect_.empty() || its == "0") return Mode::off;
         return its == "wait" ? Mode::waited_for : Mode::background;
-      }()) {}
+      }()),
+      cache_(is_on() ? cache_folder() : "", version(gpu, dialect_)) {}
 
 Compiler::~Compiler() {
   Compilers::instance().remove(this);
@@ -128,7 +155,8 @@ void Compiler::work() noexcept {
     lock.unlock();
     std::vector<const gpu::Kernel*> all;
     for (const gpu::Kernel& kernel : some) all.push_back(&kernel);
-    std::string error = compile(all);
+    all = load(all);
+    const std::string error = all.empty() ? "" : compile(all);
     for (size_t i = 0; i < all.size() && !error.empty(); ++i) {
       // One by one: which of them it is.
       const std::string its = all.size() == 1 ? error : compile({all[i]});
@@ -140,21 +168,47 @@ void Compiler::work() noexcept {
   }
 }
 
+std::vector<const gpu::Kernel*> Compiler::load(
+    const std::vector<const gpu::Kernel*>& kernels) noexcept {
+  std::vector<const gpu::Kernel*> others;
+  Functions functions;
+  for (const gpu::Kernel* const kernel : kernels) {
+    std::string path;
+    try {
+      if (const auto found = cache_.find(*kernel)) path = *found;
+      if (!path.empty()) {
+        const ContextGuard guard(gpu_);
+        Module& module = modules_[path];
+        if (module == nullptr) module = load_module(cache_.read(path));
+        functions.emplace_back(kernel->name, function_of(module, kernel->name));
+        continue;
+      }
+    } catch (const std::exception& error) {
+      modules_.erase(path);
+      cache_.discard(path, error.what());
+    }
+    others.push_back(kernel);
+  }
+  if (!functions.empty()) publish_(functions);
+  found_count += functions.size();
+  return others;
+}
+
 std::string Compiler::compile(const std::vector<const gpu::Kernel*>& kernels) noexcept {
   try {
     const std::string code =
         nvrtc::compile(gpu::library_text(kernels), dialect_, gpu_.major, gpu_.minor);
-    const ContextGuard guard(gpu_);
-    Module module = nullptr;  // for as long as the process lives
-    check(driver().load_module(&module, code.c_str()), "cuModuleLoadData");
     Functions functions;
-    for (const gpu::Kernel* const kernel : kernels) {
-      functions.emplace_back(kernel->name, nullptr);
-      check(driver().module_function(&functions.back().second, module, kernel->name.c_str()),
-            "cuModuleGetFunction");
+    {
+      const ContextGuard guard(gpu_);
+      const Module module = load_module(code);
+      for (const gpu::Kernel* const kernel : kernels) {
+        functions.emplace_back(kernel->name, function_of(module, kernel->name));
+      }
     }
     publish_(functions);
     compiled_count += functions.size();
+    cache_.keep(kernels, code);
     return {};
   } catch (const std::exception& error) {
     return error.what();

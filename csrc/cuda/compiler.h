@@ -1,12 +1,14 @@
 // Kernels that are compiled while the program goes on: nobody waits for the compiler.
 //
 // What is wanted is compiled once in a process, several kernels at a time, by a thread of the GPU's
-// own. A text that does not compile is never asked for again.
+// own, and kept on disk, where that thread looks first. A text that does not compile is never asked
+// for again.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,13 +17,14 @@
 #include <vector>
 
 #include "cuda/context.h"
+#include "cuda/kernel_cache.h"
 #include "gpu/emit.h"
 
 namespace hologram::cuda {
 
-// How many kernels have been compiled, and could not be, in this process.
+// How many kernels have been compiled, could not be, and were found on disk, in this process.
 struct CompilerCounts {
-  uint64_t compiled, failed;
+  uint64_t compiled, failed, found;
 };
 CompilerCounts compiler_counts() noexcept;
 
@@ -48,6 +51,8 @@ class Compiler {
   enum class Mode : uint8_t { off, background, waited_for };
 
   void work() noexcept;
+  // Those that have been compiled before are published; returns the others.
+  std::vector<const gpu::Kernel*> load(const std::vector<const gpu::Kernel*>& kernels) noexcept;
   // Returns what is wrong, or nothing.
   std::string compile(const std::vector<const gpu::Kernel*>& kernels) noexcept;
 
@@ -55,7 +60,9 @@ class Compiler {
   const std::string dialect_;
   const Publish publish_;
   const Mode mode_;
-  std::mutex mutex_;  // of all below
+  KernelCache cache_;                      // of the thread alone, like what follows
+  std::map<std::string, Module> modules_;  // of files
+  std::mutex mutex_;                       // of all below
   std::condition_variable changed_;
   std::set<std::string> known_;       // that have been wanted
   std::vector<gpu::Kernel> waiting_;  // in order

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "atlas/fnv.h"
 #include "atlas/op_table.h"
 #include "gpu/op_text.h"
 #include "gpu/rounding.h"
@@ -24,13 +25,6 @@ constexpr unsigned kScanParts = 8;
 
 std::string number(uint64_t n) {
   return std::to_string(n);
-}
-
-// FNV-1a.
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -1650,7 +1644,7 @@ class Emitter {
     for (const Op op : kernel_.ops) all += op_text(op_info(op));
     std::array<char, 24> name;
     std::snprintf(name.data(), name.size(), "hg_%016llx",
-                  static_cast<unsigned long long>(hash_of(all + text)));
+                  static_cast<unsigned long long>(fnv1a(all + text)));
     kernel_.name = name.data();
     kernel_.text = replaced(std::move(text), kPlaceholder, kernel_.name);
     return std::move(kernel_);
