@@ -164,7 +164,8 @@ class TestCompiling(HologramTestCase):
             self.assertEqual(Path(caches).stat().st_mode & 0o777, 0o700)
             self.assertEqual(self.kept(caches).stat().st_mode & 0o777, 0o600)
             said = self.run_compiling(
-                many + "assert compiled() == (0, 0, 1), compiled()\nassert runs()['emitted'] >= 1",
+                "check(); check()\n"
+                "assert compiled() == (0, 0, 1) and runs()['emitted'] >= 1, (compiled(), runs())",
                 **ways,
                 HOLOGRAM_NVRTC="/nowhere/libnvrtc.so.13",
             )

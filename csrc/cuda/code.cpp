@@ -146,7 +146,10 @@ Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings)
     return its;
   }
   its->compiled = compiled;
-  if (kernels_.can_compile()) its->wanted = std::move(missing);
+  if (kernels_.can_compile()) {
+    kernels_.look_for(missing);
+    its->wanted = std::move(missing);
+  }
   return its;
 }
 

@@ -121,12 +121,16 @@ void Compiler::stop() noexcept {
   if (thread.joinable()) thread.join();
 }
 
-void Compiler::want(const std::vector<const gpu::Kernel*>& kernels) {
-  if (!is_on()) return;
+void Compiler::ask(const std::vector<const gpu::Kernel*>& kernels, bool may_compile) {
+  if (!is_on() || (!may_compile && !cache_.has_folder())) return;
   std::unique_lock lock(mutex_);
   if (is_stopping_) return;
   for (const gpu::Kernel* const kernel : kernels) {
-    if (!kernel->text.empty() && known_.insert(kernel->name).second) waiting_.push_back(*kernel);
+    if (kernel->text.empty()) continue;
+    const bool is_new =
+        may_compile ? wanted_.insert(kernel->name).second
+                    : !wanted_.contains(kernel->name) && looked_for_.insert(kernel->name).second;
+    if (is_new) waiting_.push_back({*kernel, may_compile});
   }
   if (waiting_.empty()) return;
   if (!thread_.joinable()) {
@@ -149,13 +153,10 @@ void Compiler::work() noexcept {
     is_compiling_ = true;
     const auto end =
         waiting_.begin() + static_cast<ptrdiff_t>(std::min(waiting_.size(), kMostAtOnce));
-    const std::vector<gpu::Kernel> some(std::move_iterator(waiting_.begin()),
-                                        std::move_iterator(end));
+    const std::vector<Asked> some(std::move_iterator(waiting_.begin()), std::move_iterator(end));
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
-    std::vector<const gpu::Kernel*> all;
-    for (const gpu::Kernel& kernel : some) all.push_back(&kernel);
-    all = load(all);
+    const std::vector<const gpu::Kernel*> all = load(some);
     const std::string error = all.empty() ? "" : compile(all);
     for (size_t i = 0; i < all.size() && !error.empty(); ++i) {
       // One by one: which of them it is.
@@ -168,11 +169,12 @@ void Compiler::work() noexcept {
   }
 }
 
-std::vector<const gpu::Kernel*> Compiler::load(
-    const std::vector<const gpu::Kernel*>& kernels) noexcept {
+std::vector<const gpu::Kernel*> Compiler::load(const std::vector<Asked>& asked) noexcept {
   std::vector<const gpu::Kernel*> others;
   Functions functions;
-  for (const gpu::Kernel* const kernel : kernels) {
+  for (const Asked& one : asked) {
+    const gpu::Kernel* const kernel = &one.kernel;
+    if (loaded_.contains(kernel->name)) continue;
     std::string path;
     try {
       if (const auto found = cache_.find(*kernel)) path = *found;
@@ -181,13 +183,14 @@ std::vector<const gpu::Kernel*> Compiler::load(
         Module& module = modules_[path];
         if (module == nullptr) module = load_module(cache_.read(path));
         functions.emplace_back(kernel->name, function_of(module, kernel->name));
+        loaded_.insert(kernel->name);
         continue;
       }
     } catch (const std::exception& error) {
       modules_.erase(path);
       cache_.discard(path, error.what());
     }
-    others.push_back(kernel);
+    if (one.may_compile) others.push_back(kernel);
   }
   if (!functions.empty()) publish_(functions);
   found_count += functions.size();

@@ -43,16 +43,24 @@ class Compiler {
 
   bool is_on() const noexcept { return mode_ != Mode::off; }
   // Emitted kernels. Those that were wanted before are left out. Thread-safe.
-  void want(const std::vector<const gpu::Kernel*>& kernels);
+  void want(const std::vector<const gpu::Kernel*>& kernels) { ask(kernels, true); }
+  // The same, of those that are on disk.
+  void look_for(const std::vector<const gpu::Kernel*>& kernels) { ask(kernels, false); }
   // Ends the thread, when it has done what it is about.
   void stop() noexcept;
 
  private:
   enum class Mode : uint8_t { off, background, waited_for };
 
+  struct Asked {
+    gpu::Kernel kernel;
+    bool may_compile;
+  };
+
+  void ask(const std::vector<const gpu::Kernel*>& kernels, bool may_compile);
   void work() noexcept;
-  // Those that have been compiled before are published; returns the others.
-  std::vector<const gpu::Kernel*> load(const std::vector<const gpu::Kernel*>& kernels) noexcept;
+  // Those that have been compiled before are published; returns which are to be compiled.
+  std::vector<const gpu::Kernel*> load(const std::vector<Asked>& asked) noexcept;
   // Returns what is wrong, or nothing.
   std::string compile(const std::vector<const gpu::Kernel*>& kernels) noexcept;
 
@@ -62,10 +70,11 @@ class Compiler {
   const Mode mode_;
   KernelCache cache_;                      // of the thread alone, like what follows
   std::map<std::string, Module> modules_;  // of files
-  std::mutex mutex_;                       // of all below
+  std::set<std::string> loaded_;
+  std::mutex mutex_;  // of all below
   std::condition_variable changed_;
-  std::set<std::string> known_;       // that have been wanted
-  std::vector<gpu::Kernel> waiting_;  // in order
+  std::set<std::string> wanted_, looked_for_;
+  std::vector<Asked> waiting_;  // in order
   bool is_compiling_ = false, is_stopping_ = false;
   std::thread thread_;  // once something is wanted
 };

@@ -28,6 +28,9 @@ class KernelCache {
   // `folder`: empty: nothing is found and nothing kept. `version`: a name of a folder.
   KernelCache(std::string folder, std::string version);
 
+  // Whether it has a folder; thread-safe.
+  bool has_folder() const noexcept { return !root_.empty(); }
+
   // The file with the module that has a kernel.
   std::optional<std::string> find(const gpu::Kernel& kernel);
   // Its code; throws Error where it is not what was written.

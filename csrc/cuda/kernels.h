@@ -36,6 +36,8 @@ class Kernels {
 
   // Emitted kernels that there are none of: later there may be. Thread-safe.
   void want(const std::vector<const gpu::Kernel*>& kernels) { compiler_.want(kernels); }
+  // The same, where they have been compiled by an earlier process.
+  void look_for(const std::vector<const gpu::Kernel*>& kernels) { compiler_.look_for(kernels); }
   bool can_compile() const noexcept { return compiler_.is_on(); }
   // Another number than before when there are more.
   uint64_t compiled() const noexcept { return compiled_.load(std::memory_order_acquire); }
