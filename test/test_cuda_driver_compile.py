@@ -201,7 +201,13 @@ class TestCompiling(HologramTestCase):
             ):
                 path.write_bytes(damaged)
                 said = self.run_compiling(
-                    many + "assert compiled() == (1, 0, 0), compiled()", **ways
+                    many
+                    + "assert compiled() == (1, 0, 0), compiled()\n"
+                    + "stats = torch.hologram.stream_stats(gpu)\n"
+                    + "names = 'compiled', 'failed', 'found', 'discarded'\n"
+                    + "assert [stats[f'kernels.{x}'] for x in names] == [1, 0, 0, 1], stats\n"
+                    + "assert 'kernels.found' not in torch.hologram.stream_stats(cpu)",
+                    **ways,
                 )
                 self.assertIn(f"torch_hologram: compiled kernels in {path}: {words}", said)
                 self.assertEqual(self.kept(folder).read_bytes(), whole)

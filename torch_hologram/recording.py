@@ -64,6 +64,15 @@ def stream_stats(device: Device = None) -> Statistics:
         nobody waits), ``stream`` (an instruction of another stream uses a tensor of the program,
         where streams have queues of their own), ``step`` (an optimizer has taken a step).
 
+    On NVIDIA's GPUs, of all of them since the process began, which nothing resets:
+        ``kernels.compiled``, ``kernels.failed``: that were compiled while the program ran, and that
+        could not be: then slower ones compute the same.
+        ``kernels.found``: that an earlier process had compiled (``HOLOGRAM_CACHE_DIR``).
+        ``kernels.discarded``: files of such kernels that were damaged or could not be loaded.
+        ``groups.emitted``, ``groups.pieces``, ``groups.cold``, ``groups.cpu``, ``groups.moves``:
+        groups of instructions that ran by kernels of their own, by one for each instruction, by
+        slower ones, on the CPU, and as copies.
+
     Delegated calls are counted by :func:`fallback_report`.
 
     Returns:

@@ -411,6 +411,9 @@ void bind(py::module_& m) {
       rows.emplace_back(std::string("flushes.") + flush_reason_name(static_cast<FlushReason>(i)),
                         stats.flushes[static_cast<size_t>(i)]);
     }
+    for (auto& row : hologram::device(checked(index)).backend().counters()) {
+      rows.push_back(std::move(row));
+    }
     return rows;
   });
   m.def("alias_as_cpu", [](const at::Tensor& tensor) {

@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "atlas/queue.h"
 
@@ -83,6 +85,9 @@ class Backend : public PlanCompiler {
 
   // Why the device cannot be used any more by this process; empty where it can.
   virtual std::string failure() const noexcept { return {}; }
+
+  // What it counts of its own since the process began, for stream_stats(): "kernels.compiled".
+  virtual std::vector<std::pair<std::string, uint64_t>> counters() const { return {}; }
 
   // Has the pools give back what lies idle, for memory that is no segment. The device sets it; it
   // waits for what is enqueued, so no lock of a queue is held.

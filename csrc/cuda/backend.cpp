@@ -78,6 +78,19 @@ class Backend final : public hologram::Backend {
     }
   }
 
+  std::vector<std::pair<std::string, uint64_t>> counters() const override {
+    const CompilerCounts counts = compiler_counts();
+    return {{"kernels.compiled", counts.compiled},
+            {"kernels.failed", counts.failed},
+            {"kernels.found", counts.found},
+            {"kernels.discarded", counts.discarded},
+            {"groups.emitted", Queue::runs_by_emitted.load()},
+            {"groups.pieces", Queue::runs_by_pieces.load()},
+            {"groups.cold", Queue::runs_by_cold.load()},
+            {"groups.cpu", Queue::runs_on_cpu.load()},
+            {"groups.moves", Queue::runs_by_moves.load()}};
+  }
+
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
     return std::make_unique<Code>(plan, kernels_, constants_);
   }

@@ -89,7 +89,8 @@ void warn(const std::string& kernel, const std::string& error) {
 }  // namespace
 
 CompilerCounts compiler_counts() noexcept {
-  return {compiled_count.load(), failed_count.load(), found_count.load()};
+  return {compiled_count.load(), failed_count.load(), found_count.load(),
+          KernelCache::discarded.load()};
 }
 
 Compiler::Compiler(const Gpu& gpu, std::string dialect, Publish publish)

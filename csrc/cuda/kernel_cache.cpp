@@ -162,6 +162,7 @@ void KernelCache::discard(const std::string& path, const std::string& why) {
   std::error_code ignored;
   // Another process may have removed it.
   if (!fs::remove(path, ignored)) return;
+  ++discarded;
   warn_once(path, why + "; it is removed, and what it had compiled again");
 }
 

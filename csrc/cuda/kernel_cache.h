@@ -6,6 +6,7 @@
 // kept any more, or the file is removed: nothing else depends on it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,6 +25,8 @@ class KernelCache {
  public:
   // What all files of a folder have at most; those that were not used for the longest time go.
   static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+  // Files of the process that were discarded.
+  static inline std::atomic<uint64_t> discarded{0};
 
   // `folder`: empty: nothing is found and nothing kept. `version`: a name of a folder.
   KernelCache(std::string folder, std::string version);
