@@ -22,8 +22,8 @@
 
 namespace hologram::cuda {
 
-// How many kernels have been compiled, could not be, and were found on disk, and how many files with
-// kernels were removed because they were of no use, in this process.
+// How many kernels have been compiled, could not be, and were found on disk, and how many files
+// with kernels were removed because they were of no use, in this process.
 struct CompilerCounts {
   uint64_t compiled, failed, found, discarded;
 };
