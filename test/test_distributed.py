@@ -69,8 +69,8 @@ class TestCollectives(HologramTestCase):
         if differ := [row for row in rows if row[3] != row[4]]:
             self.fail(f"{len(differ)} differ, first {differ[:3]}")
         self.assertEqual(json.loads(second.stdout), [])
-        # NCCL has fewer operations.
-        self.assertGreater(sum(not row[3][0] for row in rows), 400 if CUDA_KERNELS else 500)
+        # NCCL has fewer operations: with torch 2.11 it has results for 455 rows.
+        self.assertGreater(sum(not row[3][0] for row in rows), 450 if CUDA_KERNELS else 500)
 
     @parametrize("group", GROUPS)
     def test_in_a_group(self, group):

@@ -10,6 +10,7 @@
 #include "atlas/error.h"
 #include "atlas/fnv.h"
 #include "atlas/fork.h"
+#include "cuda/memory.h"
 #include "cuda/nvrtc.h"
 
 namespace hologram::cuda {
@@ -66,7 +67,7 @@ std::string version(const Gpu& gpu, const std::string& dialect) {
 
 Module load_module(const std::string& code) {
   Module module = nullptr;  // for as long as the process lives
-  check(driver().load_module(&module, code.c_str()), "cuModuleLoadData");
+  check_memory(driver().load_module(&module, code.c_str()), code.size(), "cuModuleLoadData");
   return module;
 }
 
@@ -187,6 +188,8 @@ std::vector<const gpu::Kernel*> Compiler::load(const std::vector<Asked>& asked) 
         loaded_.insert(kernel->name);
         continue;
       }
+    } catch (const OutOfMemory&) {
+      modules_.erase(path);  // nothing is wrong with the file
     } catch (const std::exception& error) {
       modules_.erase(path);
       cache_.discard(path, error.what());

@@ -175,11 +175,12 @@ void KernelCache::keep(const std::vector<const gpu::Kernel*>& kernels, const std
   // Under a name of its own until it is whole.
   std::string unfinished = folder_ + "/unfinished-XXXXXX";
   const int file = mkstemp(unfinished.data());
+  std::FILE* const stream = file >= 0 ? fdopen(file, "wb") : nullptr;
   bool is_written = false;
-  if (file >= 0) {
+  if (stream != nullptr) {
     const std::string text = kFormat + hex(fnv1a(body)) + "\n" + body;
-    is_written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    is_written = close(file) == 0 && is_written;
+    is_written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+    is_written = std::fclose(stream) == 0 && is_written;
     is_written = is_written && std::rename(unfinished.c_str(), path.c_str()) == 0;
   }
   if (!is_written) {

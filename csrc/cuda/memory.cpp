@@ -14,15 +14,18 @@ constexpr size_t kHostAlignment = 64;
 
 }  // namespace
 
-Address allocate(size_t bytes) {
-  Address memory = 0;
-  const Status status = driver().allocate(&memory, bytes);
+void check_memory(Status status, size_t bytes, const char* call) {
   if (status == kOutOfMemory) {
     size_t free = 0, total = 0;
     driver().memory_info(&free, &total);
     throw OutOfMemory(bytes, total - free, total - free, total);
   }
-  check(status, "cuMemAlloc");
+  check(status, call);
+}
+
+Address allocate(size_t bytes) {
+  Address memory = 0;
+  check_memory(driver().allocate(&memory, bytes), bytes, "cuMemAlloc");
   return memory;
 }
 

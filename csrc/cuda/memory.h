@@ -14,6 +14,9 @@
 
 namespace hologram::cuda {
 
+// As check() (context.h) of a call that wanted so many bytes. Throws OutOfMemory, Error.
+void check_memory(Status status, size_t bytes, const char* call);
+
 // Device memory of the current context, for what is no segment. Throws OutOfMemory, Error.
 Address allocate(size_t bytes);
 

@@ -620,11 +620,3 @@ extern "C" HOLOGRAM_EXPORT void hologram_cuda_runs(uint64_t* counts) {
   counts[3] = Queue::runs_on_cpu.load();
   counts[4] = Queue::runs_by_moves.load();
 }
-
-// {compiled, failed, found on disk} kernels of this process, for tests.
-extern "C" HOLOGRAM_EXPORT void hologram_cuda_compiled(uint64_t* counts) {
-  const auto its = hologram::cuda::compiler_counts();
-  counts[0] = its.compiled;
-  counts[1] = its.failed;
-  counts[2] = its.found;
-}
