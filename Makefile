@@ -129,7 +129,8 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
 # With what makes GPU kernels, which takes longest to compile.
-SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
+SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp) \
+  $(filter-out csrc/gpu/code.cpp csrc/gpu/compiler.cpp,$(wildcard csrc/gpu/*.cpp)))
 SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
   -fvisibility=hidden -fPIC -pthread
 # All of csrc that they see beside the installed headers is csrc/gpu.

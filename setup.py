@@ -181,10 +181,10 @@ UNITS = {
     "atlas/op_table",
     "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
     "gpu/variants",
-    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared",
-    "cuda": "cuda/backend cuda/code cuda/compiler cuda/context cuda/cublas_lt cuda/driver "
-    "cuda/host_run cuda/image cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products "
-    "cuda/queue cuda/staging cuda/vendor_library",
+    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared gpu/code gpu/compiler",
+    "cuda": "cuda/backend cuda/context cuda/cublas_lt cuda/driver cuda/host_run cuda/image "
+    "cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products cuda/queue cuda/staging "
+    "cuda/toolchain cuda/vendor_library",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "
