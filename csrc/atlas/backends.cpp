@@ -15,10 +15,30 @@ namespace hologram {
 namespace {
 
 #if defined(__APPLE__)
-constexpr std::string_view kSuffix = ".dylib";
+constexpr std::string_view kSuffix = ".dylib", kAvailable = "metal, cpu";
+const BackendLibrary* own_library(std::string_view name) {
+  return name == "metal" ? &metal_library() : nullptr;
+}
 #else
-constexpr std::string_view kSuffix = ".so";
+constexpr std::string_view kSuffix = ".so", kAvailable = "cuda, cpu";
+const BackendLibrary* own_library(std::string_view name) {
+  return name == "cuda" ? &cuda_library() : nullptr;
+}
 #endif
+
+// Where the package is; empty where that is not known.
+std::filesystem::path package_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&package_folder), &info) == 0) return {};
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+// Metal's backend with a runtime that needs no Mac, for tests; empty where it is not asked for.
+std::filesystem::path emulated_metal(std::string_view name) {
+  const char* const wanted = std::getenv("HOLOGRAM_METAL_EMULATION");
+  if (name != "metal" || wanted == nullptr || std::string_view(wanted) != "1") return {};
+  return package_folder().parent_path() / "build" / "metal";
+}
 
 // The file of a backend; throws Error that names where it was looked for.
 std::filesystem::path find_library(const std::string& name) {
@@ -32,7 +52,13 @@ std::filesystem::path find_library(const std::string& name) {
     std::error_code ignored;
     if (!folder.empty() && std::filesystem::exists(folder / file, ignored)) return folder / file;
   }
-  throw Error("which this build does not have (available: cuda, cpu); " + file +
+  if (const std::filesystem::path folder = emulated_metal(name); !folder.empty()) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder / file, ignored)) return folder / file;
+    throw Error("whose emulation is not in " + folder.string() + " (make metal-emulation)");
+  }
+  throw Error("which this build does not have (available: " + std::string(kAvailable) + "); " +
+              (name == "metal" ? "it needs macOS 14 and a processor of Apple's; " : "") + file +
               " is in no folder of HOLOGRAM_BACKEND_PATH (" +
               (path.empty() ? "which is not set" : "'" + std::string(path) + "'") + ")");
 }
@@ -55,7 +81,7 @@ const BackendLibrary& open_library(const std::string& name) {
 
 // Of a name that was asked for; the library, or why there is none. Never unloaded.
 const BackendLibrary& library_of(const std::string& name) {
-  if (name == "cuda") return cuda_library();
+  if (const BackendLibrary* const own = own_library(name)) return *own;
   struct Found {
     const BackendLibrary* library = nullptr;
     std::string error;

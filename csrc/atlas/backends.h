@@ -20,8 +20,9 @@ int library_device_count(std::string_view name);
 // Device `ordinal` of the `count` devices that a backend provides. Throws Error.
 std::unique_ptr<Backend> make_backend(const std::string& name, int ordinal, int count);
 
-// NVIDIA's GPUs, a backend of this build.
+// Backends of this build: NVIDIA's GPUs, but on macOS, where there are Apple's instead.
 const BackendLibrary& cuda_library();
+const BackendLibrary& metal_library();
 
 // The CPU as `count` equal devices: device `ordinal` of them gets 1/count of the cores and memory.
 std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count);

@@ -174,27 +174,9 @@ bool Queue::run_known(const gpu::Code& code, size_t pass, std::span<const Bindin
 // False, with nothing enqueued, where there are no kernels for it.
 bool Queue::run_kernels(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   const CaptureGuard capture;
-  std::shared_ptr<const gpu::Ready> ready;
-  // With nothing enqueued where it throws OutOfMemory.
-  const auto run = [&] {
-    if (ready == nullptr) ready = code.ready(pass, bindings);
-    if (ready != nullptr) make_room_and_launch(*ready, bindings);
-  };
-  try {
-    try {
-      run();
-    } catch (const OutOfMemory&) {
-      give_back_idle_();
-      run();
-    }
-  } catch (const OutOfMemory&) {
-    if (ready == nullptr || ready->form != gpu::Form::pieces) throw;
-    ready = code.ready_without_pieces(pass, bindings);  // and without the values in between
-    run();
-  }
-  if (ready == nullptr) return false;
-  runs.count(ready->form);
-  return true;
+  return gpu::run_by_kernels(
+      code, pass, bindings, give_back_idle_, runs,
+      [&](const gpu::Ready& ready) { make_room_and_launch(ready, bindings); });
 }
 
 // Throws OutOfMemory with nothing enqueued.

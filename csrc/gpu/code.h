@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "atlas/error.h"
 #include "atlas/queue.h"
 #include "atlas/spin_lock.h"
 #include "cpu/compiled_group.h"
@@ -120,5 +122,33 @@ class Code final : public PlanCode {
   mutable std::vector<std::unique_ptr<const cpu::CompiledGroup>> on_cpu_;
   mutable std::vector<std::optional<std::unique_ptr<const PieceCode>>> pieces_;
 };
+
+// Runs a pass by kernels. `launch(ready)` enqueues all of it, or throws OutOfMemory with nothing
+// enqueued: then `give_back_idle()` is called, and memory for values in between done without.
+// False, with nothing enqueued, where there are no kernels for it.
+template <class Launch>
+bool run_by_kernels(const Code& code, size_t pass, std::span<const Binding> bindings,
+                    const std::function<void()>& give_back_idle, RunCounts& runs, Launch&& launch) {
+  std::shared_ptr<const Ready> ready;
+  const auto run = [&] {
+    if (ready == nullptr) ready = code.ready(pass, bindings);
+    if (ready != nullptr) launch(*ready);
+  };
+  try {
+    try {
+      run();
+    } catch (const OutOfMemory&) {
+      give_back_idle();
+      run();
+    }
+  } catch (const OutOfMemory&) {
+    if (ready == nullptr || ready->form != Form::pieces) throw;
+    ready = code.ready_without_pieces(pass, bindings);
+    run();
+  }
+  if (ready == nullptr) return false;
+  runs.count(ready->form);
+  return true;
+}
 
 }  // namespace hologram::gpu
