@@ -197,11 +197,13 @@ UNITS = {
 
 
 def write_dialect() -> None:
-    """Writes the headers of csrc/gpu/dialect but CUDA's as rows of C strings, for csrc/metal: its
-    compiler is given text while a program runs, and finds no files."""
+    """Writes the headers of csrc/gpu/dialect but CUDA's, and the native kernels of csrc/metal, as
+    rows of C strings: Metal's compiler is given text while a program runs, and finds no files."""
     rows = [
         f'{{"{path.name}", R"hg({path.read_text()})hg"}},\n'
-        for path in sorted(Path("csrc/gpu/dialect").glob("*.h"))
+        for path in sorted(
+            [*Path("csrc/gpu/dialect").iterdir(), *Path("csrc/metal/native").iterdir()]
+        )
         if path.name != "prelude_cuda.h"
     ]
     write_if_changed(ROOT / "build/generated/dialect.inc", "".join(rows))

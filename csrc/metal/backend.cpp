@@ -65,6 +65,7 @@ class Backend final : public hologram::Backend {
   std::unique_ptr<hologram::Queue> make_queue(int) override {
     return std::make_unique<Queue>(device_, memory_, kernels_, give_back_idle);
   }
+  ProductLibrary products() override { return {true, "matrices of simdgroups"}; }
   std::shared_ptr<hologram::Moment> make_moment() override { return std::make_shared<Moment>(); }
 
  private:

@@ -29,6 +29,8 @@ class Toolchain final : public gpu::Toolchain {
   const Device& device_;
 };
 
+constexpr const char* kNative = "#include \"product.h\"\n";
+
 bool is_cold(const std::string& name) {
   return name.starts_with("hg_cold_");
 }
@@ -64,11 +66,24 @@ void* Kernels::find_if(const std::string& name) {
 
 const Pipeline& Kernels::find(const gpu::Kernel& kernel) {
   const std::lock_guard lock(mutex_);
-  auto& its = found_[kernel.name];
+  return in(kernel.name, [&] { return compile(device_, gpu::library_text(kernel)); });
+}
+
+const Pipeline& Kernels::find_native(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return in(name, [&] {
+    if (!native_) native_ = compile(device_, kNative);
+    return native_;
+  });
+}
+
+// Of what is not there yet `library()` has it.
+template <class F>
+const Pipeline& Kernels::in(const std::string& name, F&& library) {
+  auto& its = found_[name];
   if (its == nullptr) {
-    const Library library = compile(device_, gpu::library_text(kernel));
-    auto pipeline = std::make_unique<const Pipeline>(library.pipeline(kernel.name));
-    if (!*pipeline) throw Error("a compiled text has no kernel " + kernel.name);
+    auto pipeline = std::make_unique<const Pipeline>(library().pipeline(name));
+    if (!*pipeline) throw Error("a compiled text has no kernel " + name);
     its = std::move(pipeline);
   }
   return *its;

@@ -9,6 +9,7 @@
 #include "atlas/float_mode.h"
 #include "cpu/compiled_group.h"
 #include "gpu/moves.h"
+#include "metal/products.h"
 
 namespace hologram::metal {
 namespace {
@@ -232,6 +233,22 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   launch_moves(launches);
   ++runs.moves;
   return enqueued(2 * copy.bytes());
+}
+
+std::optional<Ticket> Queue::product(const Product& product) {
+  const auto launch = launch_of(product);
+  if (!launch) return std::nullopt;
+  for (const void* const address : launch->addresses) {
+    if (!holds(address)) return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  const Pipeline& pipeline = kernels_.find_native(launch->kernel);
+  if (launch->threads > pipeline.most_threads()) return std::nullopt;
+  dispatch(pipeline, launch->addresses, std::as_bytes(std::span(&launch->parameters, 1)),
+           launch->blocks, launch->threads);
+  const int64_t elements = product.rows * product.inner + product.inner * product.columns +
+                           product.rows * product.columns;
+  return enqueued(static_cast<size_t>(product.count * elements) * dtype_size(product.dtype));
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {

@@ -54,6 +54,7 @@ class Queue final : public hologram::Queue {
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
+  std::optional<Ticket> product(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void lend(void* stream) override;
