@@ -176,7 +176,7 @@ METAL_REST := $(patsubst %.cpp,build/metal/objects/%.o,test/sim/late_thread.cpp 
   $(filter-out csrc/metal/runtime.cpp,$(wildcard csrc/metal/*.cpp)))
 METAL_CHECK := $(patsubst %.cpp,build/metal/objects/%.o,$(wildcard test/metal/check/*.cpp))
 $(METAL_HEADERS)/.version: requirements/metal.txt tools/metal_cpp.py
-	@$(PYTHON) tools/metal_cpp.py $(METAL_HEADERS) && touch $@
+	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/metal_cpp.py $(METAL_HEADERS) && touch $@
 build/metal/core: $(MODULE)
 	@mkdir -p $@ && ln -sfn $(CURDIR)/csrc/gpu $@/gpu && ln -sfn $(CURDIR)/csrc/metal $@/metal
 $(METAL_ENGINE) $(METAL_CHECK): build/metal/objects/%.o: %.cpp $(METAL_HEADERS)/.version | build/metal/core
@@ -189,7 +189,7 @@ $(METAL_REST): build/metal/objects/%.o: %.cpp | build/metal/core
 $(METAL): $(METAL_ENGINE) $(METAL_REST) $(MODULE)
 	$(SIM_COMPILE) -shared $(METAL_ENGINE) $(METAL_REST) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -lBlocksRuntime \
 	  -Wl,-z,defs -Wl,-rpath,$(CURDIR)/torch_hologram
-# csrc/metal/runtime.cpp alone, for test/test_metal_runtime.py.
+# csrc/metal/runtime.cpp without the backend, for test/test_metal_runtime.py.
 build/metal/check: $(METAL_ENGINE) $(METAL_CHECK) build/metal/objects/test/sim/late_thread.o
 	$(SIM_COMPILE) $^ -o $@ -lBlocksRuntime
 -include $(patsubst %.o,%.d,$(METAL_ENGINE) $(METAL_REST) $(METAL_CHECK))

@@ -79,7 +79,8 @@ std::string text_of(const NS::String* string) {
 }
 
 std::string text_of(const NS::Error* error) {
-  const std::string text = error != nullptr ? text_of(error->localizedDescription()) : "";
+  std::string text = error != nullptr ? text_of(error->localizedDescription()) : "";
+  while (text.ends_with('\n')) text.pop_back();  // of a compiler's
   return text.empty() ? "it does not say why" : text;
 }
 

@@ -92,7 +92,26 @@ void barrier_of_some() {
   run_one("barrier_of_some", 32);
 }
 
+// The text of standard input, whose last kernel halves numbers. Prints its name.
+void text() {
+  std::string text;
+  for (int c = std::getchar(); c != EOF; c = std::getchar()) text.push_back(static_cast<char>(c));
+  const Device device = Device::system_default();
+  const Pipeline halve = device.compile(text).pipeline("halve");
+  const Array<float> x(device), y(device);
+  for (size_t i = 0; i < 100; ++i) x.host[i] = static_cast<float>(i);
+  const Commands::Place places[] = {{&x.buffer, 0}, {&y.buffer, 0}};
+  Commands commands = device.make_queue().commands();
+  commands.dispatch(halve, places, bytes_of(uint32_t{100}), 4, 32);
+  REQUIRE(run(std::move(commands)).error.empty());
+  for (size_t i = 0; i < 128; ++i) {
+    REQUIRE(y.host[i] == (i < 100 ? 0.5f * static_cast<float>(i) : 0));
+  }
+  std::puts("halve");
+}
+
 constexpr NamedCase kCases[] = {
+    {"text", text},
     {"no_device", no_device},
     {"no_buffer", no_buffer},
     {"compile_error", compile_error},
