@@ -1,0 +1,2 @@
+// Of macOS; libc++ includes it there.
+#pragma once
