@@ -171,7 +171,7 @@ METAL := build/metal/libhologram_metal.so
 METAL_HEADERS := build/metal/include
 METAL_CLANG := $(shell command -v ccache) clang++-19 -std=c++20 -O1 -fblocks -Wall -Wextra -Werror -ffp-contract=off \
   -fvisibility=hidden -fPIC -pthread
-METAL_INCLUDE := -Itorch_hologram/include -Ibuild/metal/core
+METAL_INCLUDE := -Itorch_hologram/include -Ibuild/metal/core -Ibuild/generated
 METAL_ENGINE := $(patsubst %.cpp,build/metal/objects/%.o,csrc/metal/runtime.cpp $(wildcard test/metal/*.cpp))
 METAL_REST := $(patsubst %.cpp,build/metal/objects/%.o,test/sim/late_thread.cpp $(wildcard csrc/gpu/*.cpp) \
   $(filter-out csrc/metal/runtime.cpp,$(wildcard csrc/metal/*.cpp)))

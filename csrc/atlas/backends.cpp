@@ -55,7 +55,7 @@ std::filesystem::path find_library(const std::string& name) {
   if (const std::filesystem::path folder = emulated_metal(name); !folder.empty()) {
     std::error_code ignored;
     if (std::filesystem::exists(folder / file, ignored)) return folder / file;
-    throw Error("whose emulation is not in " + folder.string() + " (make metal-emulation)");
+    throw Error("whose emulation is not in " + folder.string() + " (make build/metal/libhologram_metal.so)");
   }
   throw Error("which this build does not have (available: " + std::string(kAvailable) + "); " +
               (name == "metal" ? "it needs macOS 14 and a processor of Apple's; " : "") + file +
