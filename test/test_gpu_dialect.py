@@ -45,10 +45,6 @@ DTYPES = {
 COMPUTE = {"f32": 0, "f64": 1, "i64": 2}  # ComputeType (csrc/atlas/group.h)
 
 
-def dtypes_of(prelude: str) -> list[str]:
-    return [d for d in DTYPES if d != "f64" or prelude == "cuda"]
-
-
 @functools.cache
 def library(text: str, prelude: str) -> Library:
     return compile_library(INCLUDE + text, prelude)
@@ -214,13 +210,22 @@ HG_KERNEL(shuffle_{T}, HG_CBUF(hg_{T}, x, 0), HG_BUF(hg_{T}, up, 1), HG_BUF(hg_{
   if (HG_LANE < 29u) down[HG_LID] = next;
 }}
 """
+SHUFFLE_F64 = """
+HG_KERNEL(shuffle_f64, HG_CBUF(hg_f64, x, 0), HG_BUF(hg_f64, up, 1), HG_BUF(hg_f64, down, 2)) {
+  const hg_double v = hg_convert<hg_double>(x[HG_LID]);
+  up[HG_LID] = hg_convert<hg_f64>(hg_shfl_xor(v, 5u));
+  const hg_double next = hg_shfl_down(v, 3u);
+  if (HG_LANE < 29u) down[HG_LID] = hg_convert<hg_f64>(next);
+}
+"""
 
 
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_shuffles_of_every_type(prelude: str) -> None:
     kinds = {"u32": np.uint32, "i32": np.int32, "f32": np.float32, "u64": np.uint64}
-    kinds |= {"i64": np.int64} | ({"f64": np.float64} if prelude == "cuda" else {})
-    lib = library("".join(SHUFFLES.format(T=t) for t in kinds), prelude)
+    kinds |= {"i64": np.int64}
+    lib = library("".join(SHUFFLES.format(T=t) for t in kinds) + SHUFFLE_F64, prelude)
+    kinds |= {"f64": np.float64}
     lanes = np.arange(64)
     for name, kind in kinds.items():
         x = np.random.default_rng(3).integers(0, 256, 64 * np.dtype(kind).itemsize, np.uint8)
@@ -249,9 +254,8 @@ HG_KERNEL(reverse_{T}, HG_CBUF(hg_{T}, x, 0), HG_BUF(hg_{T}, y, 1), HG_PARAM(hg_
 
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_vectors_of_every_dtype(prelude: str) -> None:
-    names = dtypes_of(prelude)
-    lib = library("".join(VECTORS.format(T=t) for t in names), prelude)
-    for name in names:
+    lib = library("".join(VECTORS.format(T=t) for t in DTYPES), prelude)
+    for name in DTYPES:
         size = np.dtype(DTYPES[name]).itemsize
         x = np.random.default_rng(4).integers(0, 256, 16 * 70, np.uint8).view(f"u{size}")
         y = np.zeros_like(x)
@@ -297,7 +301,7 @@ def floats(kind: type) -> np.ndarray:
     near = np.array(edges, kind)
     with np.errstate(over="ignore"):
         near = np.concatenate([near, np.nextafter(near, kind(0)), np.nextafter(near, kind(np.inf))])
-    # Ties of the half dtypes, of an even and an odd last bit.
+    # Ties of the half dtypes and of f32, of an even and an odd last bit.
     ties = [
         1 + 2.0**-11,
         1 + 3 * 2.0**-11,
@@ -305,6 +309,10 @@ def floats(kind: type) -> np.ndarray:
         1 + 3 * 2.0**-8,
         3 * 2.0**-25,
         1.5 * 2.0**-24,
+        1 + 2.0**-24,
+        1 + 3 * 2.0**-24,
+        1.5 * 2.0**-149,
+        2.5 * 2.0**-149,
     ]
     bits = f"u{np.dtype(kind).itemsize}"
     random = rng.integers(0, 256, 2000 * np.dtype(kind).itemsize, np.uint8).view(bits).view(kind)
@@ -337,12 +345,11 @@ def values_of(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_conversions_have_the_bits_of_the_cpu(prelude: str) -> None:
-    names = dtypes_of(prelude)
-    lib = library("".join(CONVERT.format(S=s, D=d) for s in names for d in names), prelude)
     numbers = list(DTYPES)
-    for source in names:
+    lib = library("".join(CONVERT.format(S=s, D=d) for s in numbers for d in numbers), prelude)
+    for source in numbers:
         x = values_of(source)
-        for target in names:
+        for target in numbers:
             y, expected = np.zeros((2, x.size), DTYPES[target])
             run_each(lib, f"{source}_to_{target}", [x, y], x.size)
             reference().reference_convert(
@@ -368,7 +375,9 @@ def test_conversions_of_floats_are_those_of_numpy(prelude: str) -> None:
         x = x.view(np.float16) if source == "f16" else x
         limit = 2.0 ** (31 if target == "i32" else 63)
         with np.errstate(over="ignore", invalid="ignore"):
-            x = np.ascontiguousarray(x[~np.isnan(x) & ((np.abs(x) < limit) | (target[0] == "f"))])
+            if source[0] == "f":
+                fits = (np.abs(x) < limit) | (target[0] == "f")
+                x = np.ascontiguousarray(x[~np.isnan(x) & fits])
             expected = x.astype(np.float16 if target == "f16" else DTYPES[target])
         y = np.zeros_like(expected)
         run_each(lib, f"{source}_to_{target}", [x, y], x.size)
@@ -377,6 +386,7 @@ def test_conversions_of_floats_are_those_of_numpy(prelude: str) -> None:
 
 
 NUMPY_PAIRS = [("f32", "f16"), ("f16", "f32"), ("f32", "i32"), ("f32", "i64"), ("f16", "i32")]
+NUMPY_PAIRS += [("f32", "f64"), ("f64", "f32"), ("f64", "i32"), ("f64", "i64"), ("i64", "f64")]
 
 ROUND = """
 HG_KERNEL(round_{H}, HG_CBUF(hg_f32, x, 0), HG_BUF(hg_f32, y, 1), HG_PARAM(hg_u32, n, 2)) {{
@@ -402,7 +412,7 @@ def test_rounds_to_half_dtypes(prelude: str, half: str) -> None:
 # ---- the op table ----
 
 # Of f32, by the libraries of the languages; others are bit for bit the CPU's.
-OF_LIBRARY = {"cuda": {"sin", "cos"}, "metal": {"pow", "sin", "cos"}}
+OF_LIBRARY: dict[str, set[str]] = {"cuda": {"sin", "cos"}, "metal": set()}
 
 OP = """
 template <class T> HG_DEV T op_{name}(T x, T y, T z) {{ return {expression}; }}
@@ -493,13 +503,12 @@ def test_operations_have_the_bits_of_the_cpu(prelude: str, compute: str) -> None
 
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_identities_of_maximum_and_minimum(prelude: str) -> None:
-    kinds = {"f32": np.float32, "i64": np.int64} | (
-        {"f64": np.float64} if prelude == "cuda" else {}
-    )
+    kinds = {"f32": np.float32, "i64": np.int64, "f64": np.float64}
     text = "".join(
         f"HG_KERNEL(limits_{t}, HG_BUF(hg_{t}, y, 0)) {{\n"
-        f"  y[0] = hg_lowest<hg_{t}>(); y[1] = hg_highest<hg_{t}>();\n}}\n"
-        for t in kinds
+        f"  y[0] = hg_convert<hg_{t}>(hg_lowest<{number}>());\n"
+        f"  y[1] = hg_convert<hg_{t}>(hg_highest<{number}>());\n}}\n"
+        for t, number in [("f32", "float"), ("i64", "hg_i64"), ("f64", "hg_double")]
     )
     for name, kind in kinds.items():
         y = np.zeros(2, kind)
@@ -508,7 +517,8 @@ def test_identities_of_maximum_and_minimum(prelude: str) -> None:
         assert y.tolist() == ([whole.min, whole.max] if name == "i64" else [-np.inf, np.inf])
 
 
-def test_powers_have_the_bits_of_the_cpu() -> None:
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_powers_have_the_bits_of_the_cpu(prelude: str) -> None:
     rng = np.random.default_rng(11)
     of_bits = rng.integers(0, 2**32, (2, 40_000), np.uint32).view(np.float32)
     common = np.stack([rng.random(40_000), 4 * rng.standard_normal(40_000)]).astype(np.float32)
@@ -527,10 +537,151 @@ def test_powers_have_the_bits_of_the_cpu() -> None:
         "  if (i < n) z[i] = math_pow(x[i], y[i]);\n}\n"
     )
     z, expected = np.zeros((2, x.size), np.float32)
-    run_each(library(text, "cuda"), "powers", [x, y, z], x.size)
+    run_each(library(text, prelude), "powers", [x, y, z], x.size)
     pointers = [address(each) for each in (x, y, y, expected)]
     assert not reference().reference_op(b"pow", COMPUTE["f32"], *pointers, ctypes.c_size_t(x.size))
     assert_same(z, expected, [x, y])
+
+
+def test_constants_of_f64_are_their_bits() -> None:
+    """Each is written twice: as a number, and as its bits for a language without f64."""
+    texts = [path.read_text() for path in emulator.DIALECT.glob("*.h")]
+    found = [
+        pair for text in texts for pair in re.findall(r"\bHG_F64\(([\d.e-]+),\s*(\w+)\)", text)
+    ]
+    assert len(found) > 15
+    for number, bits in found:
+        assert np.float64(number).view(np.uint64) == int(bits.rstrip("ul"), 16), number
+
+
+LARGE = """
+HG_KERNEL(large, HG_CBUF(hg_f32, x, 0), HG_BUF(hg_f32, s, 1), HG_BUF(hg_f32, c, 2),
+          HG_PARAM(hg_u32, n, 3)) {
+  const hg_u32 i = HG_BID * HG_BDIM + HG_LID;
+  if (i < n) s[i] = math_sin(x[i]);
+  if (i < n) c[i] = math_cos(x[i]);
+}
+"""
+# Beyond 2^17 no floats are nearer to a multiple of pi / 2.
+NEAREST = ["0x1.f37c8ap+95", "0x1.47d0fep+34", "0x1.32ede2p+85", "0x1.628d4cp+40", "0x1.13093p+76"]
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_sines_of_large_numbers_have_the_bits_of_the_cpu(prelude: str) -> None:
+    rng = np.random.default_rng(12)
+    # A number's bits from those of 2^17 to those of infinity, and some of each power of two.
+    of_bits = rng.integers(0x48000000, 0x7F800001, 400_000, np.uint32).view(np.float32)
+    powers = np.ldexp(np.float32(1), np.arange(16, 128)).astype(np.float32)
+    around = [np.nextafter(powers, np.float32(to)) for to in (0, np.inf)]
+    nearest = np.array([float.fromhex(x) for x in NEAREST], np.float32)
+    near = [np.nextafter(nearest, np.float32(to)) for to in (0, np.inf)]
+    half = np.concatenate([of_bits, powers, *around, nearest, *near, [np.inf, np.nan]])
+    x = np.concatenate([half, -half]).astype(np.float32)
+    sines, cosines, expected = np.zeros((3, x.size), np.float32)
+    run_each(library(LARGE, prelude), "large", [x, sines, cosines], x.size)
+    for name, got in (("sin", sines), ("cos", cosines)):
+        pointers = [address(each) for each in (x, x, x, expected)]
+        count = ctypes.c_size_t(x.size)
+        assert not reference().reference_op(name.encode(), COMPUTE["f32"], *pointers, count)
+        assert_same(got, expected, [x])
+
+
+# ---- f64 where the language has none ----
+
+F64 = {
+    "add": ("a + b", np.add),
+    "sub": ("a - b", np.subtract),
+    "mul": ("a * b", np.multiply),
+    "div": ("a / b", np.divide),
+    "neg": ("-a", lambda a, b: -a),
+    "abs": ("hg_fabs(a)", lambda a, b: np.abs(a)),
+    "copysign": ("hg_copysign(a, b)", np.copysign),
+    "eq": ("hg_double(a == b ? 1 : 0)", np.equal),
+    "ne": ("hg_double(a != b ? 1 : 0)", np.not_equal),
+    "lt": ("hg_double(a < b ? 1 : 0)", np.less),
+    "le": ("hg_double(a <= b ? 1 : 0)", np.less_equal),
+    "gt": ("hg_double(a > b ? 1 : 0)", np.greater),
+    "ge": ("hg_double(a >= b ? 1 : 0)", np.greater_equal),
+}
+F64_KERNEL = """
+HG_KERNEL(f64_{name}, HG_CBUF(hg_f64, x, 0), HG_CBUF(hg_f64, y, 1), HG_BUF(hg_f64, z, 2),
+          HG_PARAM(hg_u32, n, 3)) {{
+  const hg_u32 i = HG_BID * HG_BDIM + HG_LID;
+  if (i >= n) return;
+  const hg_double a = hg_convert<hg_double>(x[i]), b = hg_convert<hg_double>(y[i]);
+  z[i] = hg_convert<hg_f64>({expression});
+}}
+"""
+
+
+OF_U64 = """
+HG_KERNEL(of_u64, HG_CBUF(hg_u64, x, 0), HG_BUF(hg_f64, z, 1), HG_PARAM(hg_u32, n, 2)) {
+  const hg_u32 i = HG_BID * HG_BDIM + HG_LID;
+  if (i < n) z[i] = hg_convert<hg_f64>(x[i]);
+}
+"""
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_f64_of_u64_is_that_of_numpy(prelude: str) -> None:
+    rng = np.random.default_rng(14)
+    x = rng.integers(0, 2**64, 20_000, np.uint64) >> rng.integers(0, 64, 20_000).astype(np.uint64)
+    # The middle of two numbers that are above 2^63, and what is next to it.
+    middle = np.arange(2**63 + 1024, 2**63 + 2**17, 1024, np.uint64)
+    edges = np.array([0, 1, 2**64 - 1, 2**64 - 1024], np.uint64)
+    x = np.concatenate([x, edges, middle, middle - np.uint64(1), middle + np.uint64(1)])
+    z = np.zeros(x.size, np.float64)
+    run_each(library(OF_U64, prelude), "of_u64", [x, z], x.size)
+    assert_same(z, x.astype(np.float64), [x])
+
+
+def pairs_of_f64() -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of special values; of any bits, of like size, with few digits, of denormal results."""
+    rng, n = np.random.default_rng(13), 300_000
+    edges = [0, 1, 2, 2**52 - 1, 2**52, 2**52 + 1, 2**51, 0x7FE << 52, (0x7FF << 52) - 1]
+    edges += [0x7FF << 52, (0x7FF << 52) + 1, 0x7FF8 << 48, 0x3FF << 52, (0x3FF << 52) + 1]
+    edges += [(0x3FF << 52) - 1, 0x3FE << 52, 0x3CA << 52, 0x3CB << 52, 0x3C9 << 52, 0x433 << 52]
+    special = np.array(edges, np.uint64)
+    special = np.concatenate([special, special | np.uint64(1 << 63)])
+    digits, rest = np.uint64(0x800FFFFFFFFFFFFF), np.uint64(52)
+    a, b = rng.integers(0, 2**64, (2, n), np.uint64, endpoint=False)
+
+    def with_exponent(bits: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+        return (bits & digits) | (np.clip(exponent, 0, 2046).astype(np.uint64) << rest)
+
+    exponents = rng.integers(0, 2047, n)
+    like = with_exponent(b, exponents + rng.integers(-70, 70, n))
+    few = np.uint64(0xFFFFFFFFFF000000)
+    below = 1023 - exponents + rng.integers(-60, 60, n)  # the product is about the least number
+    beside = exponents - 1023 + rng.integers(-60, 60, n)  # a quotient's largest numbers
+    x = [np.repeat(special, special.size), a, with_exponent(a, exponents)]
+    y = [np.tile(special, special.size), b, like]
+    # Ties: few digits, and a last one of a number some places above.
+    x += [with_exponent(a, exponents) & few | rng.integers(0, 2, n).astype(np.uint64)]
+    y += [like & few]
+    x += [with_exponent(a, exponents), with_exponent(a, exponents)]
+    y += [with_exponent(b, below), with_exponent(b, beside)]
+    # Quotients that are whole numbers, or just not.
+    product = (a >> np.uint64(38)).astype(np.float64) * (b >> np.uint64(37)).astype(np.float64)
+    x += [(product.view(np.uint64) + rng.integers(0, 2, n).astype(np.uint64))]
+    y += [(b >> np.uint64(37)).astype(np.float64).view(np.uint64)]
+    return np.concatenate(x).view(np.float64), np.concatenate(y).view(np.float64)
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_arithmetic_of_f64_is_that_of_numpy(prelude: str) -> None:
+    x, y = pairs_of_f64()
+    assert x.size > 10**6
+    text = "".join(F64_KERNEL.format(name=n, expression=F64[n][0]) for n in F64)
+    for name, (_, of_numpy) in F64.items():
+        z = np.zeros_like(x)
+        run_each(library(text, prelude), f"f64_{name}", [x, y, z], x.size)
+        with np.errstate(all="ignore"):
+            expected = np.asarray(of_numpy(x, y), np.float64)
+        try:
+            assert_same(z, expected, [x, y])
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
 
 
 # ---- random numbers ----
@@ -817,7 +968,14 @@ OF_BOTH = {
         "hg_f32 v[t + 1u]; x[t] = v[0];",
         dict.fromkeys(PRELUDES, "variable length array|non-constant"),
     ),
-    "an f64": ("hg_f64 v = 0.0; x[t] = hg_f32(v);", {"metal": "unknown type name 'hg_f64'"}),
+    "an f64": (
+        "hg_f64 v = 0.0; x[t] = hg_f32(v);",
+        {"metal": "cannot initialize a variable of type 'hg_f64'"},
+    ),
+    "arithmetic of an f64's bits": (
+        "hg_f64 v = hg_convert<hg_f64>(x[t]); x[t] = hg_convert<hg_f32>(v + v);",
+        {"metal": "invalid operands"},
+    ),
     "contraction": (
         "\n#pragma STDC FP_CONTRACT ON\n x[t] = x[t] * x[t] + x[t];",
         dict.fromkeys(PRELUDES, "no operation may be contracted"),

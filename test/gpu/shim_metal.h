@@ -97,6 +97,9 @@ inline float fma(float x, float y, float z) {
 inline uint mulhi(uint x, uint y) {
   return static_cast<uint>(static_cast<ulong>(x) * y >> 32);
 }
+inline uint clz(uint x) {
+  return x == 0 ? 32u : static_cast<uint>(__builtin_clz(x));
+}
 inline bool isnan(float x) {
   return x != x;
 }

@@ -34,7 +34,7 @@ HG_DEV hg_i32 hg_to_i32(float x) {
 HG_DEV hg_i64 hg_to_i64(float x) {
   return x >= -9.223372e+18f && x < 9.223372e+18f ? static_cast<hg_i64>(x) : hg_lowest<hg_i64>();
 }
-#if HG_HAS_F64
+#if HG_HAS_F64  // or soft_f64.h has them
 HG_DEV hg_i32 hg_to_i32(double x) {
   return x >= -2147483648.0 && x < 2147483648.0 ? static_cast<hg_i32>(x)
                                                 : static_cast<hg_i32>(0x80000000u);
@@ -88,9 +88,12 @@ HG_INTEGER(hg_u16)
 HG_INTEGER(hg_i8)
 HG_INTEGER(hg_u8)
 #undef HG_INTEGER
-#if HG_HAS_F64
-HG_DEV double hg_number(double x) {
+HG_DEV hg_double hg_number(hg_double x) {
   return x;
+}
+#if !HG_HAS_F64
+HG_DEV hg_double hg_number(hg_f64 x) {
+  return hg_as_f64(static_cast<hg_u64>(x));
 }
 #endif
 
@@ -103,19 +106,23 @@ HG_DEV float hg_element(hg_tag<float>, I x) {
 HG_DEV float hg_element(hg_tag<float>, float x) {
   return x;
 }
-#if HG_HAS_F64
-HG_DEV float hg_element(hg_tag<float>, double x) {
+HG_DEV float hg_element(hg_tag<float>, hg_double x) {
   return hg_double_to_float(x);
 }
 template <class I>
-HG_DEV double hg_element(hg_tag<double>, I x) {
-  return static_cast<double>(x);
+HG_DEV hg_double hg_element(hg_tag<hg_double>, I x) {
+  return hg_widened(x);
 }
-HG_DEV double hg_element(hg_tag<double>, float x) {
+HG_DEV hg_double hg_element(hg_tag<hg_double>, float x) {
   return hg_float_to_double(x);
 }
-HG_DEV double hg_element(hg_tag<double>, double x) {
+HG_DEV hg_double hg_element(hg_tag<hg_double>, hg_double x) {
   return x;
+}
+#if !HG_HAS_F64
+template <class N>
+HG_DEV hg_f64 hg_element(hg_tag<hg_f64>, N x) {
+  return static_cast<hg_f64>(hg_as_u64(hg_element(hg_tag<hg_double>(), x)));
 }
 #endif
 template <class N>
@@ -132,30 +139,23 @@ HG_DEV hg_b8 hg_element(hg_tag<hg_b8>, N x) {
 }
 // Of a float the narrow ones are the low bits of a wider one. u32 and u64, which no dtype is, are
 // those of integers only.
-#if HG_HAS_F64
-#define HG_OF_DOUBLE(I, wide)                \
-  HG_DEV I hg_element(hg_tag<I>, double x) { \
-    return static_cast<I>(hg_to_##wide(x));  \
+#define HG_INTEGER(I, wide)                     \
+  template <class J>                            \
+  HG_DEV I hg_element(hg_tag<I>, J x) {         \
+    return static_cast<I>(x);                   \
+  }                                             \
+  HG_DEV I hg_element(hg_tag<I>, float x) {     \
+    return static_cast<I>(hg_to_##wide(x));     \
+  }                                             \
+  HG_DEV I hg_element(hg_tag<I>, hg_double x) { \
+    return static_cast<I>(hg_to_##wide(x));     \
   }
-#else
-#define HG_OF_DOUBLE(I, wide)
-#endif
-#define HG_INTEGER(I, wide)                 \
-  template <class J>                        \
-  HG_DEV I hg_element(hg_tag<I>, J x) {     \
-    return static_cast<I>(x);               \
-  }                                         \
-  HG_DEV I hg_element(hg_tag<I>, float x) { \
-    return static_cast<I>(hg_to_##wide(x)); \
-  }                                         \
-  HG_OF_DOUBLE(I, wide)
 HG_INTEGER(hg_i64, i64)
 HG_INTEGER(hg_i32, i32)
 HG_INTEGER(hg_i16, i32)
 HG_INTEGER(hg_i8, i32)
 HG_INTEGER(hg_u8, i64)
 #undef HG_INTEGER
-#undef HG_OF_DOUBLE
 
 // As torch's Tensor.to converts.
 template <class To, class From>

@@ -66,13 +66,6 @@ HG_DEV float hg_turn(hg_u32 word, bool is_sine) {
   return is_sine ? hg_as_f32(hg_as_u32(odd ? c : s) ^ half)
                  : hg_as_f32(hg_as_u32(odd ? s : c) ^ middle);
 }
-// x * y / 2^64, rounded down.
-HG_DEV hg_u64 hg_multiply_high(hg_u64 x, hg_u64 y) {
-  const hg_u64 mask = 0xffffffffu;
-  const hg_u64 first = (x >> 32) * (y & mask) + (((x & mask) * (y & mask)) >> 32);
-  const hg_u64 second = (x & mask) * (y >> 32) + (first & mask);
-  return (x >> 32) * (y >> 32) + (first >> 32) + (second >> 32);
-}
 
 // ---- of an element, of which `at` are before it in the words ----
 

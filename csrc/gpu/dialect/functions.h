@@ -3,8 +3,8 @@
 // Those of f32 are the steps of cpu/math.h, whose text says why each is what it is, for one number
 // with explicit fused multiply-adds: the same bits, within 1.5 ulp, on every device that computes
 // as IEEE 754 says. The libraries of the two languages are further off, and Metal's lacks some.
-// What differs by device: Metal's pow (power.h), and the sine and cosine of numbers beyond 2^17
-// (see the preludes). f64 is CUDA's library, within 2 ulp.
+// What differs by device: the sine and cosine of numbers beyond 2^17, which are those of CUDA's
+// library for f64, on Metal those of large_sine.h. f64 is CUDA's library, within 2 ulp.
 #ifndef HOLOGRAM_GPU_FUNCTIONS_H
 #define HOLOGRAM_GPU_FUNCTIONS_H
 

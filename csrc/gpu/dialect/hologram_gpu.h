@@ -10,8 +10,9 @@
 //  - HG_SHARED stands at the top of a kernel. HG_SYNC() and hg_shfl_* are reached by all threads.
 //    HG_SYNC orders shared memory only. A block is a multiple of 32 threads, at most 1024.
 //  - hg_f16, hg_bf16 and hg_b8 are what lies in memory: nothing but hg_convert makes numbers of
-//  them
-//    (a cast would give their bits), and arithmetic is done in float.
+//    them (a cast would give their bits), and arithmetic is done in float.
+//  - hg_f64 is such a type where HG_HAS_F64 is 0. Its numbers are hg_double: f64 as it is computed
+//    with, of which a constant is HG_F64(number, bits).
 //  - Literals of float end in f. Names that begin with hg_ or HG_ are the dialect's.
 // No operation may be contracted into another one, or results differ from other backends': NVRTC
 // needs -fmad=false; the Metal prelude says so itself, and a library is to be built with safe math.
@@ -34,6 +35,14 @@ enum class hg_b8 : hg_u8 {};  // a byte; what is not zero is true
 #define HG_WARP_ID (HG_LID / HG_WARP)
 
 // Each uses those before it.
+#include "integer.h"
+
+#if !HG_HAS_F64
+#include "soft_f64.h"
+
+#include "large_sine.h"
+#endif
+
 #include "scalar.h"
 
 #include "convert.h"

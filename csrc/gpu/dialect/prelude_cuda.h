@@ -6,6 +6,7 @@
 
 typedef float hg_f32;
 typedef double hg_f64;
+typedef double hg_double;  // an f64 that is computed with (soft_f64.h)
 typedef long long hg_i64;
 typedef unsigned long long hg_u64;
 typedef int hg_i32;
@@ -58,6 +59,17 @@ HG_DEV hg_u64 hg_as_u64(double x) {
 HG_DEV double hg_as_f64(hg_u64 bits) {
   return __longlong_as_double(static_cast<hg_i64>(bits));
 }
+
+// As conversions between types of the language are.
+template <class N>
+HG_DEV double hg_widened(N x) {
+  return static_cast<double>(x);
+}
+HG_DEV float hg_narrowed(double x) {
+  return static_cast<float>(x);
+}
+// A constant, for a language without f64 as its bits.
+#define HG_F64(number, bits) number
 
 // The upper half of a product.
 HG_DEV hg_u32 hg_mul_high(hg_u32 x, hg_u32 y) {

@@ -66,6 +66,10 @@ HG_DEV float hg_as_f32(hg_u32 bits) {
 HG_DEV hg_u32 hg_mul_high(hg_u32 x, hg_u32 y) {
   return metal::mulhi(x, y);
 }
+// 32 of 0.
+HG_DEV hg_u32 hg_leading_zeros(hg_u32 x) {
+  return metal::clz(x);
+}
 
 HG_DEV hg_u32x4 hg_load_once(HG_GLOBAL const hg_u32x4* p) {
   return *p;
@@ -113,20 +117,9 @@ HG_DEV float hg_rint(float x) {
 HG_DEV float hg_trunc(float x) {
   return metal::trunc(x);
 }
-// Of arguments too large for functions.h.
-HG_DEV float hg_large_sin(float x) {
-  return metal::precise::sin(x);
-}
-HG_DEV float hg_large_cos(float x) {
-  return metal::precise::cos(x);
-}
 // 1 / x, rounded, of a number that is neither very large nor very small.
 HG_DEV float hg_inverse(float x) {
   return 1.0f / x;
-}
-// Metal has no f64 to be as exact in as the other backends are: its library's, within 16 ulp.
-HG_DEV float hg_pow(float x, float y) {
-  return metal::precise::pow(x, y);
 }
 
 HG_DEV hg_u32 hg_atomic_add(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {

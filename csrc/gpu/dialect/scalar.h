@@ -55,9 +55,7 @@ HG_INTEGER(hg_i32, hg_u32)
     return hg_copysign(x, y);    \
   }
 HG_FLOATING(float)
-#if HG_HAS_F64
-HG_FLOATING(double)
-#endif
+HG_FLOATING(hg_double)
 #undef HG_FLOATING
 
 // x between two bounds, `high` where they cross; NaN of any operand propagates.
@@ -85,14 +83,12 @@ HG_DEV hg_i64 hg_lowest_of(hg_tag<hg_i64>) {
 HG_DEV hg_i64 hg_highest_of(hg_tag<hg_i64>) {
   return static_cast<hg_i64>(~static_cast<hg_u64>(0) >> 1);
 }
-#if HG_HAS_F64
-HG_DEV double hg_lowest_of(hg_tag<double>) {
-  return hg_as_f64(0xfff0000000000000ull);
+HG_DEV hg_double hg_lowest_of(hg_tag<hg_double>) {
+  return hg_as_f64(0xfff0000000000000ul);
 }
-HG_DEV double hg_highest_of(hg_tag<double>) {
-  return hg_as_f64(0x7ff0000000000000ull);
+HG_DEV hg_double hg_highest_of(hg_tag<hg_double>) {
+  return hg_as_f64(0x7ff0000000000000ul);
 }
-#endif
 template <class T>
 HG_DEV T hg_lowest() {
   return hg_lowest_of(hg_tag<T>());
@@ -121,13 +117,11 @@ HG_DEV T hg_highest() {
 HG_SHUFFLE(hg_shfl_xor)
 HG_SHUFFLE(hg_shfl_down)
 #undef HG_SHUFFLE
-#if HG_HAS_F64
-HG_DEV double hg_shfl_xor(double v, hg_u32 mask) {
+HG_DEV hg_double hg_shfl_xor(hg_double v, hg_u32 mask) {
   return hg_as_f64(hg_shfl_xor(hg_as_u64(v), mask));
 }
-HG_DEV double hg_shfl_down(double v, hg_u32 n) {
+HG_DEV hg_double hg_shfl_down(hg_double v, hg_u32 n) {
   return hg_as_f64(hg_shfl_down(hg_as_u64(v), n));
 }
-#endif
 
 #endif

@@ -56,6 +56,9 @@ HG_BITS(hg_i32, hg_u32)
 HG_BITS(hg_u32, hg_u32)
 HG_BITS(hg_i64, hg_u64)
 HG_BITS(hg_u64, hg_u64)
+#if !HG_HAS_F64
+HG_BITS(hg_f64, hg_u64)
+#endif
 #undef HG_BITS
 HG_DEV hg_u32 hg_bits(float x) {
   return hg_as_u32(x);
@@ -63,14 +66,12 @@ HG_DEV hg_u32 hg_bits(float x) {
 HG_DEV float hg_from_bits(hg_tag<float>, hg_u32 bits) {
   return hg_as_f32(bits);
 }
-#if HG_HAS_F64
-HG_DEV hg_u64 hg_bits(double x) {
+HG_DEV hg_u64 hg_bits(hg_double x) {
   return hg_as_u64(x);
 }
-HG_DEV double hg_from_bits(hg_tag<double>, hg_u64 bits) {
+HG_DEV hg_double hg_from_bits(hg_tag<hg_double>, hg_u64 bits) {
   return hg_as_f64(bits);
 }
-#endif
 
 template <class T, hg_u32 bytes>
 struct hg_place;  // of an element i in words
@@ -261,9 +262,7 @@ HG_DEV void hg_word_set(HG_SHARED_PTR(hg_u32) words, hg_u32 i, float x) {
     words[2u * i + 1u] = static_cast<hg_u32>(bits >> 32);                                  \
   }
 HG_SHARED_WORDS(hg_i64)
-#if HG_HAS_F64
-HG_SHARED_WORDS(double)
-#endif
+HG_SHARED_WORDS(hg_double)
 #undef HG_SHARED_WORDS
 
 #endif
