@@ -472,21 +472,37 @@ Kernel make_cold(const Steps& steps, size_t step, const Variant& variant) {
   return ColdStep(steps, steps.list[step], variant).run();
 }
 
+namespace {
+
+template <class Has>
+std::string apply_text(const std::string& type, Has&& has) {
+  std::string text = "HG_FUNCTION " + type + " hg_cold_apply(hg_u32 op, " + type + " x, " + type +
+                     " y, " + type + " z) {\n  switch (op) {\n";
+  for (size_t i = 0; i < kOpInfos.size(); ++i) {
+    const OpInfo& info = kOpInfos[i];
+    if (!has(info)) continue;
+    text += "    case " + std::to_string(i) + "u: return hg_op_" + info.name + "<" + type +
+            ">(x, y, z);\n";
+  }
+  return text + "    default: return x;\n  }\n}\n";
+}
+// What a device without f64 computes in it: running values of scans.
+bool is_scan(const OpInfo& info) {
+  return info.scan != nullptr;
+}
+
+}  // namespace
+
 std::string cold_library_text() {
   std::string text = "#include \"hologram_gpu.h\"\n\n" + op_table_text();
   for (const ComputeType type : {ComputeType::f32, ComputeType::i64, ComputeType::f64}) {
     const std::string own = type_text(type);
+    const auto is_of_type = [&](const OpInfo& info) {
+      return info.supports(own_dtype(type)) || info.supports(DType::b8);
+    };
     if (type == ComputeType::f64) text += "#if HG_HAS_F64\n";
-    text += "HG_FUNCTION " + own + " hg_cold_apply(hg_u32 op, " + own + " x, " + own + " y, " +
-            own + " z) {\n  switch (op) {\n";
-    for (size_t i = 0; i < kOpInfos.size(); ++i) {
-      const OpInfo& info = kOpInfos[i];
-      if (!info.supports(own_dtype(type)) && !info.supports(DType::b8)) continue;
-      text += "    case " + std::to_string(i) + "u: return hg_op_" + info.name + "<" + own +
-              ">(x, y, z);\n";
-    }
-    text += "    default: return x;\n  }\n}\n";
-    if (type == ComputeType::f64) text += "#endif\n";
+    text += apply_text(own, is_of_type);
+    if (type == ComputeType::f64) text += "#else\n" + apply_text("hg_double", is_scan) + "#endif\n";
   }
   return text + "\n#include \"cold.h\"\n";
 }

@@ -1273,13 +1273,13 @@ class Emitter {
   // ---- scans ----
 
   // The type of a scan's running value.
-  static std::string running_type(const Node& scan) {
+  std::string running_type(const Node& scan) const {
     if ((dtype_bit(scan.dtype) & kHalves) != 0) return "hg_f32";
-    return (dtype_bit(scan.dtype) & kFloating) != 0 ? "hg_f64" : "hg_i64";
+    if ((dtype_bit(scan.dtype) & kFloating) == 0) return "hg_i64";
+    return type_ == ComputeType::f64 ? own_ : "hg_double";
   }
   std::string running_start(const Node& scan) {
     const std::string type = running_type(scan);
-    kernel_.needs_f64 = kernel_.needs_f64 || type == "hg_f64";
     return type + "(" + (op_info(scan.op).identity == 1.0 ? "1" : "0") + ")";
   }
   // What is scanned, in the type of the running value.
@@ -1293,7 +1293,7 @@ class Emitter {
     const std::string type = running_type(scan);
     if (scan.dtype == own_dtype(type_)) {
       // A NaN of a sum is the device's.
-      if (type == "hg_f64") return "static_cast<" + own_ + ">(" + y + ")";
+      if (type == "hg_double") return "hg_narrowed(" + y + ")";
       return type == own_ ? y : "hg_convert<" + own_ + ">(" + y + ")";
     }
     return type == own_
@@ -1504,7 +1504,7 @@ class Emitter {
     const ScanTile tile = scan_tile(variant_.team, type == "hg_f32");
     const unsigned of_vec = type == "hg_f32" ? 4 : 2;
     const unsigned vecs = tile.columns / of_vec;
-    const bool in_parts = variant_.team == Team::block && type == "hg_f64" &&
+    const bool in_parts = variant_.team == Team::block && type == "hg_double" &&
                           node.dtype == DType::f32 && op_info(node.op).identity == 0.0;
     const PartedTile parted(tile);
     const unsigned pitch = vecs + 1;  // so that rows begin in other banks

@@ -1,7 +1,7 @@
 // A step of a group (gpu/steps.h) as a kernel in the dialect of csrc/gpu/dialect.
 //
 // The text depends on the step and the variant alone: the same kernel is always the same text, and
-// its name is a hash of that. A group of compute type f64 and the scan of f32 need HG_HAS_F64.
+// its name is a hash of that. A group of compute type f64 needs HG_HAS_F64.
 #pragma once
 
 #include <algorithm>

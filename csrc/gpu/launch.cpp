@@ -386,16 +386,10 @@ void check(const Group& group, const Target& target) {
   const auto require = [](bool holds, const char* why) {
     if (!holds) throw Error(std::string("cannot compute the group on the device: ") + why);
   };
-  bool has_f64 = group.compute_type == ComputeType::f64;
   for (const Operand& operand : group.operands) {
     require(operand.dtype != DType::c64 && operand.dtype != DType::c128, "a complex operand");
-    has_f64 = has_f64 || operand.dtype == DType::f64;
   }
-  for (const Node& node : group.nodes) {
-    has_f64 = has_f64 || (node.kind == NodeKind::scan &&
-                          (node.dtype == DType::f32 || node.dtype == DType::f64));
-  }
-  require(target.has_f64 || !has_f64, "it has no f64");
+  require(target.has_f64 || group.compute_type != ComputeType::f64, "it has no f64");
   if (target.threads > kMostThreads) throw Error("a target of too large blocks");
 }
 

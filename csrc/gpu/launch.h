@@ -18,7 +18,7 @@ namespace hologram::gpu {
 
 // What a backend knows of its devices.
 struct Target {
-  bool has_f64 = true;
+  bool has_f64 = true;  // of groups that compute in it
   bool cold = false;    // run by the cold kernels (gpu/cold.h): nothing is to be compiled
   bool counts = false;  // launches can have counters (Argument::is_counters)
   bool tables = true;   // and tables (Argument::is_table), whose addresses kernels follow

@@ -3,7 +3,8 @@
 //
 // Values are kept in slots, of a few elements each thread: what an instruction is, is found out
 // once for all of these. One kernel per skeleton (gpu/steps.h) and compute type. Before this file
-// the op table is to be rendered: hg_cold_apply(op, x, y, z) of each compute type.
+// the op table is to be rendered: hg_cold_apply(op, x, y, z) of each compute type, and of
+// hg_double.
 #ifndef HOLOGRAM_GPU_COLD_H
 #define HOLOGRAM_GPU_COLD_H
 
@@ -44,15 +45,12 @@ HG_DEV hg_i64 hg_cold_number(hg_tag<hg_i64>, hg_u64 bits) {
 HG_DEV double hg_cold_number(hg_tag<double>, hg_u64 bits) {
   return hg_as_f64(bits);
 }
-#define HG_COLD_F64(case_of) case_of(9, hg_f64)
-#else
-#define HG_COLD_F64(case_of)
 #endif
 // The numbers of DType.
 #define HG_COLD_DTYPES(case_of)                                                               \
   case_of(0, hg_b8) case_of(1, hg_u8) case_of(2, hg_i8) case_of(3, hg_i16) case_of(4, hg_i32) \
       case_of(5, hg_i64) case_of(6, hg_f16) case_of(7, hg_bf16) case_of(8, hg_f32)            \
-          HG_COLD_F64(case_of)
+          case_of(9, hg_f64)
 
 template <class T>
 HG_FUNCTION T hg_cold_load(HG_GLOBAL const hg_u8* from, hg_u32 dtype, hg_u64 at) {
@@ -528,9 +526,7 @@ HG_DEV T hg_cold_next(HG_THREAD R& running, hg_u32 op, hg_u32 dtype, T x) {
 template <class T>
 struct hg_cold_running {  // of a half dtype; else in what is exact enough
   float of_half;
-#if HG_HAS_F64
-  double other;
-#endif
+  hg_double other;
 };
 template <>
 struct hg_cold_running<hg_i64> {
@@ -539,9 +535,7 @@ struct hg_cold_running<hg_i64> {
 template <class T>
 HG_DEV void hg_cold_start(HG_THREAD hg_cold_running<T>& running, T x) {
   running.of_half = hg_convert<float>(x);
-#if HG_HAS_F64
-  running.other = hg_convert<double>(x);
-#endif
+  running.other = hg_convert<hg_double>(x);
 }
 HG_DEV void hg_cold_start(HG_THREAD hg_cold_running<hg_i64>& running, hg_i64 x) {
   running.other = x;
@@ -549,10 +543,8 @@ HG_DEV void hg_cold_start(HG_THREAD hg_cold_running<hg_i64>& running, hg_i64 x) 
 template <class T>
 HG_DEV T hg_cold_scanned(HG_THREAD hg_cold_running<T>& running, hg_u32 op, hg_u32 dtype, T x) {
   const bool is_half = dtype == 6u || dtype == 7u;
-#if HG_HAS_F64
-  if (!is_half) return hg_cold_next(running.other, op, dtype, x);
-#endif
-  return hg_cold_next(running.of_half, op, is_half ? dtype : HG_COLD_NO_DTYPE, x);
+  return is_half ? hg_cold_next(running.of_half, op, dtype, x)
+                 : hg_cold_next(running.other, op, dtype, x);
 }
 HG_DEV hg_i64 hg_cold_scanned(HG_THREAD hg_cold_running<hg_i64>& running, hg_u32 op, hg_u32 dtype,
                               hg_i64 x) {
