@@ -75,12 +75,10 @@ Kernel make_kernel(const MoveKernel& row, const TypePair& pair, bool wide) {
   if (has_from && std::strcmp(pair.from, pair.to) != 0) types += std::string("_of_") + pair.from;
   Kernel kernel;
   kernel.name = name_of(row.name, types, wide);
-  kernel.needs_f64 = std::strcmp(pair.to, "f64") == 0;
   std::string line = std::string("HG_MOVE_") + row.macro + "(" + kernel.name;
   if (!types.empty()) line += std::string(", hg_") + pair.to;
   if (has_from) line += std::string(", hg_") + pair.from;
   line += std::string(", ") + (wide ? "hg_i64" : "hg_i32") + ")\n";
-  if (kernel.needs_f64) line = "#if HG_HAS_F64\n" + line + "#endif\n";
   kernel.text = "#include \"moves.h\"\n" + line;
   return kernel;
 }
@@ -329,7 +327,6 @@ bool MoveLaunches::is_wide(const Space& space, const std::vector<Along>& along) 
 void MoveLaunches::add(const char* name, const char* types, bool wide, int64_t blocks,
                        unsigned threads, std::vector<Argument> arguments, Fields& fields) {
   const Kernel& kernel = all_kernels().at(name_of(name, types, wide));
-  require(target_.has_f64 || !kernel.needs_f64, "the device has no f64");
   require(blocks <= INT32_MAX, "a launch of too many blocks");
   result_.list.push_back(
       {&kernel, static_cast<uint32_t>(blocks), threads, std::move(arguments), fields.take()});

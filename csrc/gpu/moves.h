@@ -47,8 +47,7 @@ Launches cat(const Target& target, size_t bytes, const Tensor& to, std::span<con
              size_t dimension);
 
 // The kernels, with those of indices: of one name for each type of elements. Their texts are
-// compiled as those of groups are, alone, all at once, or with these; what needs f64 is not there
-// where there is none.
+// compiled as those of groups are, alone, all at once, or with these.
 struct MoveKernels {
   const char* name;
   std::vector<const Kernel*> kernels;

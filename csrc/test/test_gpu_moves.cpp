@@ -119,9 +119,7 @@ const Emulated& kernels_of(const std::string& prelude) {
   if (at == all.end()) {
     std::vector<std::string> names;
     for (const gpu::MoveKernels& some : gpu::move_kernels()) {
-      for (const gpu::Kernel* const kernel : some.kernels) {
-        if (!kernel->needs_f64 || prelude == "cuda") names.push_back(kernel->name);
-      }
+      for (const gpu::Kernel* const kernel : some.kernels) names.push_back(kernel->name);
     }
     at = all.emplace(prelude, Emulated(gpu::moves_library_text(), names, prelude)).first;
   }
@@ -159,9 +157,6 @@ class Cases {
     size_t count = 0;
     for (const std::string prelude : {"cuda", "metal"}) {
       for (Case& its : cases_) {
-        const bool needs_f64 = std::ranges::any_of(
-            its.launches.list, [](const gpu::Launch& one) { return one.kernel->needs_f64; });
-        if (needs_f64 && prelude == "metal") continue;
         for (const int order : {HG_ORDER_FORWARD, HG_ORDER_REVERSE, HG_ORDER_SEEDED}) {
           if (order != HG_ORDER_FORWARD && prelude == "cuda") continue;
           if (!check(its, prelude, order)) return 0;
@@ -765,9 +760,6 @@ TEST(gpu_moves_add) {
   const Tensor x{nullptr, {3}, {1}};
   CHECK_THROWS(gpu::scatter_add({}, DType::c64, Rounding::each, x, 0, indices, x, nullptr), Error,
                "complex");
-  CHECK_THROWS(
-      gpu::scatter_add({.has_f64 = false}, DType::f64, Rounding::each, x, 0, indices, x, nullptr),
-      Error, "no f64");
 }
 
 TEST(gpu_moves_texts_of_bad_indices) {

@@ -529,11 +529,9 @@ HG_DEV float hg_sum(float x, hg_f16 y) {
 HG_DEV float hg_sum(float x, hg_bf16 y) {
   return x + hg_convert<float>(y);
 }
-#if HG_HAS_F64
-HG_DEV double hg_sum(double x, double y) {
-  return x + y;
+HG_DEV hg_f64 hg_sum(hg_f64 x, hg_f64 y) {
+  return hg_convert<hg_f64>(hg_convert<hg_double>(x) + hg_convert<hg_double>(y));
 }
-#endif
 
 struct hg_add {
   template <class A, class W>
