@@ -34,10 +34,21 @@ size_t bytes_of(const Group& group, std::span<const Binding> bindings) {
 
 }  // namespace
 
+void Moment::take(const Finished& how) noexcept {
+  seconds_.store(how.error.empty() ? how.end : kFailed, std::memory_order_release);
+  seconds_.notify_all();
+}
+
+double Moment::seconds() const noexcept {
+  seconds_.wait(kUnknown, std::memory_order_acquire);
+  return seconds_.load(std::memory_order_acquire);
+}
+
 double Moment::milliseconds_since(const hologram::Moment& other) const {
-  const double before = static_cast<const Moment&>(other).seconds_.load(std::memory_order_acquire);
-  const double after = seconds_.load(std::memory_order_acquire);
-  if (before < 0 || after < 0) throw Error("an event was never recorded: its queue failed");
+  const double before = static_cast<const Moment&>(other).seconds(), after = seconds();
+  if (before == kFailed || after == kFailed) {
+    throw Error("an event was never recorded: its queue failed");
+  }
   return 1000 * (after - before);
 }
 
@@ -354,7 +365,7 @@ void Queue::commit(std::shared_ptr<Moment> moment) {
   ++running_;
   ++committed_buffers;
   its.commit([this, first, last, moment = std::move(moment)](const Finished& how) {
-    if (moment != nullptr && how.error.empty()) moment->take(how.end);
+    if (moment != nullptr) moment->take(how);
     finished(first, last, how);
   });
 }
