@@ -176,7 +176,7 @@ void times() {
 // What a callback holds is given up once, and what nobody commits is nothing.
 void callbacks() {
   const Ready its;
-  const auto held = std::make_shared<int>(0);
+  const auto held = std::make_shared<std::atomic<int>>(0);
   {
     Commands commands = its.queue.commands();
     commands.commit([held](const Finished&) { ++*held; });
