@@ -117,7 +117,8 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
 void Queue::run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   const bool runs_here =
       holds_all(code.plan().batches[pass].group, bindings) &&
-      gpu::run_by_kernels(code, pass, bindings, give_back_idle_, runs,
+      gpu::run_by_kernels(code, pass, bindings, code.ready_if_known(pass, bindings),
+                          give_back_idle_, runs,
                           [&](const gpu::Ready& ready) { launch(ready, bindings); });
   if (!runs_here) run_on_host(code, pass, bindings);
 }
@@ -281,6 +282,7 @@ void Queue::wait_for(const Fence& fence) {
   const std::lock_guard lock(mutex_);
   commit();  // the other queue may wait for what is before this
   commands().wait_for(other->event_, fence.ticket);
+  ++last_;  // what is behind it on the host is so, too
 }
 
 // The vendor's kernels are those of the host, which follow no queue.
