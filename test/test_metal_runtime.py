@@ -23,7 +23,7 @@ SOURCE = ROOT / "csrc" / "metal" / "runtime.cpp"
 PREFIX = "HOLOGRAM_TEST_METAL_"
 
 # Those that end with 0.
-RUNNING = "device pointwise rows arguments_by_index order two_queues events times".split()
+RUNNING = "device pointwise rows arguments_by_index order two_queues between events times".split()
 RUNNING += "callbacks no_kernel leaks".split()
 
 # Case, variables, and what it prints, which the backend's users would read.
@@ -40,6 +40,7 @@ FAULTS = [
         r"Metal: a GPU of Apple's is needed, M1 or later; this is simulated Metal GPU",
     ),
     ("no_device", {"FAMILY": 0}, r"Metal: a GPU of Apple's is needed, .*"),
+    ("no_device", {"OWN_MEMORY": 1}, r"Metal: a GPU of Apple's is needed, .*"),
     ("no_buffer", {"NO_BUFFER": 2, "MOST_BUFFER_BYTES": 32768}, r""),
     (
         "compile_error",
