@@ -122,6 +122,8 @@ endif
 	  $(MAKE) test-sim KERNELS=$$kernels ARGS="$(SOME_ON_SIM)"; \
 	  HOLOGRAM_TEST_FULL=1 $(MAKE) test-sim KERNELS=$$kernels EMITTED=later ARGS=test/conformance MARK=recorded; \
 	done
+	HOLOGRAM_TEST_FULL=1 $(MAKE) test-metal ARGS=test/conformance MARK=recorded
+	@$(MAKE) test-metal ARGS=test/test_programs.py
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check

@@ -369,7 +369,7 @@ class TestWholeThings(HologramTestCase):
             sys.path.insert(0, {str(Path(__file__).parents[1] / "examples")!r})
             import train_digits as demo
             data = demo.load_data(0)
-            run = demo.train(torch.device("hologram"), data, 5, 0)
+            run = demo.train(torch.device("hologram"), data, 4, 0)
             assert run.accuracies[-1] > 0.95, run.accuracies
             own = torch.hologram.fallback_report().operators("native")
             print("read")
