@@ -103,6 +103,7 @@ test: ## Lint, C++ tests, GPU kernels on an emulator, docs, some tests on the si
 	@$(call part,GPU kernels,$(MAKE) test-gpu-kernels)
 	@$(call part,the simulated device,$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1)
 	@$(call part,GPU kernels as its groups,$(MAKE) test-sim-kernels)
+	@$(call part,Metal without a Mac,$(MAKE) test-metal)
 	$(PYTEST) -m "not full"
 
 # The shards divide the Python tests by their ids; the first one runs what cannot be divided too.
@@ -121,6 +122,8 @@ endif
 	  $(MAKE) test-sim KERNELS=$$kernels ARGS="$(SOME_ON_SIM)"; \
 	  HOLOGRAM_TEST_FULL=1 $(MAKE) test-sim KERNELS=$$kernels EMITTED=later ARGS=test/conformance MARK=recorded; \
 	done
+	HOLOGRAM_TEST_FULL=1 $(MAKE) test-metal ARGS=test/conformance MARK=recorded
+	@$(MAKE) test-metal ARGS=test/test_programs.py
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
@@ -224,6 +227,18 @@ test-cuda-driver: ## Python tests on the CUDA backend, with a driver that needs 
 	HOLOGRAM_BACKENDS=cuda LD_LIBRARY_PATH=$(CURDIR)/build/cuda HOLOGRAM_CUDA_KERNELS=$(CURDIR)/build/cuda/kernels \
 	  HOLOGRAM_TEST_SHARD=$(SHARD) OMP_NUM_THREADS=1 \
 	  $(PY) -m pytest $(or $(ARGS),$(SOME_ON_CUDA)) -n $(JOBS) --dist worksteal -m "$(or $(MARK),not full)"
+
+# What runs on the Metal backend, with the Metal of test/metal. Kernels are compiled by an emulator, which takes too
+# long for many: the cold ones run, and test/test_metal.py compiles some.
+SOME_ON_METAL := $(patsubst %,test/test_%.py,accelerator bad_input flush_errors layouts pointwise_native quick scans streams)
+ON_METAL := HOLOGRAM_METAL_EMULATION=1 HOLOGRAM_BACKENDS=metal HOLOGRAM_COMPILE=0 HOLOGRAM_TEST_SHARD=$(SHARD) \
+  OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist worksteal
+
+test-metal: ## Python tests on the Metal backend, with a Metal that needs no Mac (ARGS: which tests; MARK: a pytest mark)
+	@$(MAKE) build $(EVERYTHING)
+	@$(MAKE) $(METAL)
+	$(ON_METAL) $(or $(ARGS),$(SOME_ON_METAL)) -m "$(or $(MARK),not full)"
+	$(if $(ARGS),,$(ON_METAL) $(FORWARD_UNITS) -m recorded)
 
 test-sim-kernels: ## What `make test` runs on the simulated device through GPU kernels
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1

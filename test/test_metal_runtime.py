@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ SOURCE = ROOT / "csrc" / "metal" / "runtime.cpp"
 PREFIX = "HOLOGRAM_TEST_METAL_"
 
 # Those that end with 0.
-RUNNING = "device pointwise rows arguments_by_index order two_queues events times".split()
+RUNNING = "device pointwise rows arguments_by_index order two_queues between events times".split()
 RUNNING += "callbacks no_kernel leaks".split()
 
 # Case, variables, and what it prints, which the backend's users would read.
@@ -39,6 +40,7 @@ FAULTS = [
         r"Metal: a GPU of Apple's is needed, M1 or later; this is simulated Metal GPU",
     ),
     ("no_device", {"FAMILY": 0}, r"Metal: a GPU of Apple's is needed, .*"),
+    ("no_device", {"OWN_MEMORY": 1}, r"Metal: a GPU of Apple's is needed, .*"),
     ("no_buffer", {"NO_BUFFER": 2, "MOST_BUFFER_BYTES": 32768}, r""),
     (
         "compile_error",
@@ -253,6 +255,33 @@ def test_types_on_macos(tmp_path: Path) -> None:
     ):
         assert right in text
         assert said in compile_for_macos(text.replace(right, wrong), tmp_path)
+
+
+def fetch(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools" / "metal_cpp.py"), *arguments, str(folder)]
+    environment = os.environ | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_headers_that_cannot_be_fetched(tmp_path: Path) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    done = fetch(tmp_path / "headers", **nowhere, PIP_FIND_LINKS="", PIP_EXTRA_INDEX_URL="")
+    assert done.returncode == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    said = "metal_cpp: pip cannot download mlx-metal=="
+    assert line.startswith(said)
+    other = tmp_path / "other.whl"
+    other.write_bytes(b"something else")
+    done = fetch(tmp_path / "headers", "--wheel", str(other))
+    assert done.returncode == 1 and done.stderr.endswith(": it has another hash\n")
+    assert not (tmp_path / "headers").exists()
+
+
+def test_headers_are_fetched_once() -> None:
+    before = (HEADERS / "Metal" / "Metal.hpp").stat()
+    done = fetch(HEADERS, PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (HEADERS / "Metal" / "Metal.hpp").stat() == before
 
 
 def test_only_one_file_sees_metal_cpp() -> None:

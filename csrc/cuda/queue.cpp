@@ -175,7 +175,7 @@ bool Queue::run_known(const gpu::Code& code, size_t pass, std::span<const Bindin
 bool Queue::run_kernels(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   const CaptureGuard capture;
   return gpu::run_by_kernels(
-      code, pass, bindings, give_back_idle_, runs,
+      code, pass, bindings, nullptr, give_back_idle_, runs,
       [&](const gpu::Ready& ready) { make_room_and_launch(ready, bindings); });
 }
 

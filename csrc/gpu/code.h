@@ -123,13 +123,14 @@ class Code final : public PlanCode {
   mutable std::vector<std::optional<std::unique_ptr<const PieceCode>>> pieces_;
 };
 
-// Runs a pass by kernels. `launch(ready)` enqueues all of it, or throws OutOfMemory with nothing
-// enqueued: then `give_back_idle()` is called, and memory for values in between done without.
-// False, with nothing enqueued, where there are no kernels for it.
+// Runs a pass by kernels; `ready` is what Code::ready_if_known() had, or null. `launch(ready)`
+// enqueues all of it, or throws OutOfMemory with nothing enqueued: then `give_back_idle()` is
+// called, and memory for values in between done without. False, with nothing enqueued, where there
+// are no kernels for it.
 template <class Launch>
 bool run_by_kernels(const Code& code, size_t pass, std::span<const Binding> bindings,
-                    const std::function<void()>& give_back_idle, RunCounts& runs, Launch&& launch) {
-  std::shared_ptr<const Ready> ready;
+                    std::shared_ptr<const Ready> ready, const std::function<void()>& give_back_idle,
+                    RunCounts& runs, Launch&& launch) {
   const auto run = [&] {
     if (ready == nullptr) ready = code.ready(pass, bindings);
     if (ready != nullptr) launch(*ready);

@@ -34,10 +34,21 @@ size_t bytes_of(const Group& group, std::span<const Binding> bindings) {
 
 }  // namespace
 
+void Moment::take(const Finished& how) noexcept {
+  seconds_.store(how.error.empty() ? how.end : kFailed, std::memory_order_release);
+  seconds_.notify_all();
+}
+
+double Moment::seconds() const noexcept {
+  seconds_.wait(kUnknown, std::memory_order_acquire);
+  return seconds_.load(std::memory_order_acquire);
+}
+
 double Moment::milliseconds_since(const hologram::Moment& other) const {
-  const double before = static_cast<const Moment&>(other).seconds_.load(std::memory_order_acquire);
-  const double after = seconds_.load(std::memory_order_acquire);
-  if (before < 0 || after < 0) throw Error("an event was never recorded: its queue failed");
+  const double before = static_cast<const Moment&>(other).seconds(), after = seconds();
+  if (before == kFailed || after == kFailed) {
+    throw Error("an event was never recorded: its queue failed");
+  }
   return 1000 * (after - before);
 }
 
@@ -106,7 +117,8 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
 void Queue::run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   const bool runs_here =
       holds_all(code.plan().batches[pass].group, bindings) &&
-      gpu::run_by_kernels(code, pass, bindings, give_back_idle_, runs,
+      gpu::run_by_kernels(code, pass, bindings, code.ready_if_known(pass, bindings),
+                          give_back_idle_, runs,
                           [&](const gpu::Ready& ready) { launch(ready, bindings); });
   if (!runs_here) run_on_host(code, pass, bindings);
 }
@@ -270,6 +282,7 @@ void Queue::wait_for(const Fence& fence) {
   const std::lock_guard lock(mutex_);
   commit();  // the other queue may wait for what is before this
   commands().wait_for(other->event_, fence.ticket);
+  ++last_;  // what is behind it on the host is so, too
 }
 
 // The vendor's kernels are those of the host, which follow no queue.
@@ -354,7 +367,7 @@ void Queue::commit(std::shared_ptr<Moment> moment) {
   ++running_;
   ++committed_buffers;
   its.commit([this, first, last, moment = std::move(moment)](const Finished& how) {
-    if (moment != nullptr && how.error.empty()) moment->take(how.end);
+    if (moment != nullptr) moment->take(how);
     finished(first, last, how);
   });
 }

@@ -32,12 +32,16 @@ namespace hologram::metal {
 
 class Moment final : public hologram::Moment {
  public:
-  // Throws Error where one of them was never taken.
+  // Throws Error where one of them was not taken, because its command buffer failed.
   double milliseconds_since(const hologram::Moment& other) const override;
-  void take(double seconds) noexcept { seconds_.store(seconds, std::memory_order_release); }
+  void take(const Finished& how) noexcept;
 
  private:
-  std::atomic<double> seconds_{-1};  // of the GPU's clock
+  // Metal reports the end of a command buffer a little after it has raised the event.
+  double seconds() const noexcept;
+
+  static constexpr double kUnknown = -1, kFailed = -2;
+  std::atomic<double> seconds_{kUnknown};  // of the GPU's clock
 };
 
 class Queue final : public hologram::Queue {

@@ -54,7 +54,8 @@ class Library : public Object {
   Pipeline pipeline(const std::string& kernel) const;
 };
 
-// A number that queues raise, and wait for. It never falls.
+// A number that queues and the host raise, and wait for. Signals have to be in rising order: Metal
+// sets what it is told to.
 class Event : public Object {
  public:
   using Object::Object;
@@ -73,7 +74,8 @@ struct Finished {
 // A command buffer that is written. Not committed, it does nothing.
 class Commands {
  public:
-  // Buffers from argument 0 on, and bytes as the argument after them.
+  // Buffers from argument 0 on, none of them null, and bytes as the argument after them: at most 31
+  // in all, and 4096 bytes.
   struct Place {
     const Buffer* buffer;
     size_t offset;
@@ -83,7 +85,9 @@ class Commands {
   Commands& operator=(Commands&& other) noexcept;
   ~Commands();
 
-  // Kernels run one after the other, in order. `blocks` and `threads` are in one dimension.
+  // Kernels run one after the other, in order. `blocks` and `threads` are in one dimension; threads
+  // are whole simdgroups, at most Pipeline::most_threads(). Buffers have to live until the kernel
+  // has ended.
   void dispatch(const Pipeline& pipeline, std::span<const Place> places,
                 std::span<const std::byte> bytes, uint32_t blocks, uint32_t threads);
   // What follows starts when the event has the value, and it has the value when what came before
@@ -105,6 +109,7 @@ class Commands {
 class CommandQueue : public Object {
  public:
   using Object::Object;
+  // Waits where 64 of the queue's have not ended, which those that are not committed never do.
   Commands commands() const;
 };
 
@@ -123,8 +128,9 @@ class Device : public Object {
 
   DeviceInfo info() const;
   size_t allocated_bytes() const noexcept;  // of all buffers of the process
-  // Memory of the host for as long as the buffer lives, whole pages (page_size()). Null where the
-  // device has no more, or not so much in one.
+  // Memory of the host for as long as the buffer lives, whole pages (page_size()) of no other
+  // buffer: kernels wait for others by the buffers that they use. Null where the device has no
+  // more, or not so much in one.
   Buffer wrap(void* memory, size_t bytes) const;
   static size_t page_size() noexcept;
   // Compiles text in the Metal shading language 3.1, without fast math. Throws Error with the

@@ -109,7 +109,7 @@ void Buffer::deallocate() {
 void define_device(Kinds& kinds) {
   Kind& device = kinds.define("MTLDevice");
   device.add("name", [](Device*, SEL) { return autoreleased(new String("simulated Metal GPU")); });
-  device.add("hasUnifiedMemory", [](Device*, SEL) { return settings().family > 0; });
+  device.add("hasUnifiedMemory", [](Device*, SEL) { return !settings().own_memory; });
   device.add("supportsFamily:", [](Device*, SEL, unsigned long family) {
     return family >= kFirstAppleFamily &&
            family < kFirstAppleFamily + static_cast<unsigned long>(settings().family);

@@ -8,6 +8,7 @@
 asm(R"(
 .macro SIMULATED_METAL_SEND name, self, selector
 .globl \name
+.hidden \name
 .type \name, @function
 \name:
   pushq %rbp

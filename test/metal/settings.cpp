@@ -37,6 +37,7 @@ Settings::Settings()
       seed(sim::number("HOLOGRAM_TEST_METAL_SEED", 1)),
       optimize(sim::number("HOLOGRAM_TEST_METAL_OPTIMIZE", 2)),
       no_device(sim::number("HOLOGRAM_TEST_METAL_NO_DEVICE", 0) != 0),
+      own_memory(sim::number("HOLOGRAM_TEST_METAL_OWN_MEMORY", 0) != 0),
       no_buffer("HOLOGRAM_TEST_METAL_NO_BUFFER"),
       compile_error("HOLOGRAM_TEST_METAL_COMPILE_ERROR"),
       no_pipeline("HOLOGRAM_TEST_METAL_NO_PIPELINE"),

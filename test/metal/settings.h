@@ -9,7 +9,8 @@
 // HOLOGRAM_TEST_METAL_SEED: of those delays. HOLOGRAM_TEST_METAL_OPTIMIZE: how well kernels are
 // compiled (2).
 //
-// Faults: HOLOGRAM_TEST_METAL_NO_DEVICE, whether there is none; and the numbers, from 1, of what
+// Faults: HOLOGRAM_TEST_METAL_NO_DEVICE, whether there is none; HOLOGRAM_TEST_METAL_OWN_MEMORY,
+// whether the device has memory that is not the host's; and the numbers, from 1, of what
 // fails: HOLOGRAM_TEST_METAL_NO_BUFFER of buffers, HOLOGRAM_TEST_METAL_COMPILE_ERROR of libraries,
 // HOLOGRAM_TEST_METAL_NO_PIPELINE of pipelines, HOLOGRAM_TEST_METAL_FAILED_COMMANDS of command
 // buffers that are committed: they end with an error and have done nothing.
@@ -40,7 +41,7 @@ struct Settings {
   int family;
   uint64_t most_buffer_bytes;
   int simd_width, most_threads, delay, seed, optimize;
-  bool no_device;
+  bool no_device, own_memory;
   Fault no_buffer, compile_error, no_pipeline, failed_commands;
 };
 Settings& settings();

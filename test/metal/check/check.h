@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <exception>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -75,32 +75,35 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// How a command buffer has ended, for who waits for it.
+// How a command buffer has ended, for who waits for it; the callback may outlive it.
 class Ending {
  public:
   std::function<void(const Finished&)> callback() {
-    return [this](const Finished& how) {
-      const std::lock_guard guard(mutex_);
-      how_ = how;
-      ++times_;
-      changed_.notify_all();
+    return [its = its_](const Finished& how) {
+      const std::lock_guard guard(its->mutex);
+      its->how = how;
+      ++its->times;
+      its->changed.notify_all();
     };
   }
   Finished wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return times_ != 0; });
-    return how_;
+    std::unique_lock lock(its_->mutex);
+    its_->changed.wait(lock, [&] { return its_->times != 0; });
+    return its_->how;
   }
   int times() {
-    const std::lock_guard guard(mutex_);
-    return times_;
+    const std::lock_guard guard(its_->mutex);
+    return its_->times;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Finished how_;
-  int times_ = 0;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Finished how;
+    int times = 0;
+  };
+  const std::shared_ptr<State> its_ = std::make_shared<State>();
 };
 
 inline Finished run(Commands commands) {

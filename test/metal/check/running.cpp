@@ -132,6 +132,34 @@ void two_queues() {
   for (size_t i = 0; i < 32; ++i) REQUIRE(x.host[i] == expected);
 }
 
+// Within a command buffer: kernels before and after a signal and a wait.
+void between() {
+  const Ready its;
+  const CommandQueue other = its.device.make_queue();
+  const Event there = its.device.make_event(), back = its.device.make_event();
+  const Array<float> x(its.device);
+  const Pipeline linear = its.pipeline("linear");
+  const Commands::Place places[] = {{&x.buffer, 0}, {&x.buffer, 0}};
+  const auto add = [&](Commands& commands, Numbers numbers) {
+    commands.dispatch(linear, places, bytes_of(numbers), 1, 32);
+  };
+  Commands first = its.queue.commands(), second = other.commands();
+  add(first, {1, 1, 32});
+  first.signal(there, 1);
+  first.wait_for(back, 1);
+  add(first, {1, 3, 32});
+  first.wait_for(back, 1);  // it has it
+  add(first, {10, 0, 32});
+  second.wait_for(there, 1);
+  add(second, {2, 0, 32});
+  second.signal(back, 1);
+  Ending ending;
+  first.commit(ending.callback());
+  second.commit([](const Finished&) {});
+  REQUIRE(ending.wait().error.empty());
+  for (size_t i = 0; i < 32; ++i) REQUIRE(x.host[i] == ((0 + 1) * 2 + 3) * 10);
+}
+
 // The host waits for a queue, and a queue for the host.
 void events() {
   const Ready its;
@@ -176,7 +204,7 @@ void times() {
 // What a callback holds is given up once, and what nobody commits is nothing.
 void callbacks() {
   const Ready its;
-  const auto held = std::make_shared<int>(0);
+  const auto held = std::make_shared<std::atomic<int>>(0);
   {
     Commands commands = its.queue.commands();
     commands.commit([held](const Finished&) { ++*held; });
@@ -222,9 +250,9 @@ constexpr NamedCase kCases[] = {
     {"device", device},       {"pointwise", pointwise},
     {"rows", rows},           {"arguments_by_index", arguments_by_index},
     {"order", order},         {"two_queues", two_queues},
-    {"events", events},       {"times", times},
-    {"callbacks", callbacks}, {"no_kernel", no_kernel},
-    {"leaks", leaks},
+    {"between", between},     {"events", events},
+    {"times", times},         {"callbacks", callbacks},
+    {"no_kernel", no_kernel}, {"leaks", leaks},
 };
 
 }  // namespace
