@@ -152,8 +152,8 @@ def refusals() -> list[str]:
 def unexpected_refusals() -> list[str]:
     """refusals() but for known limits.
 
-    These are float64, which Metal has not, and the places that cold kernels have for values,
-    numbers and operands.
+    These are groups that compute in float64, which Metal has not, and the places that cold kernels
+    have for values, numbers and operands.
     """
     known = [r".* without compiling it: it has too many (values|numbers|buffers|scans|picks)"]
     if os.environ["HOLOGRAM_TEST_SIM_KERNELS"] == "metal":

@@ -23,7 +23,7 @@ constexpr size_t kScratchStep = size_t{4} << 20;
 // Passes that an error names, which may be of any of them.
 constexpr size_t kMostNamed = 8;
 
-constexpr gpu::Target kMoves{.has_f64 = false};
+constexpr gpu::Target kMoves{};
 
 size_t bytes_of(const Group& group, std::span<const Binding> bindings) {
   size_t of_element = 0, elements = 0;

@@ -4,8 +4,8 @@
 // submitted, when it has enough to do, and when somebody waits for it. Each one raises the queue's
 // event to the ticket of what it has last.
 //
-// The GPU's memory is the host's: what there are no kernels for (f64, memory of somebody else's)
-// the CPU's code runs where it lies, when what came before is done.
+// The GPU's memory is the host's: what there are no kernels for (groups that compute in f64, memory
+// of somebody else's) the CPU's code runs where it lies, when what came before is done.
 #pragma once
 
 #include <atomic>
