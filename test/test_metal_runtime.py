@@ -287,7 +287,7 @@ def test_headers_are_fetched_once() -> None:
 def test_only_one_file_sees_metal_cpp() -> None:
     seen = [
         path.name
-        for path in SOURCE.parent.iterdir()
+        for path in SOURCE.parent.rglob("*.*")
         if re.search(r"#include <(Metal|Foundation)/", path.read_text())
     ]
     assert seen == ["runtime.cpp"]

@@ -9,13 +9,6 @@
 
 namespace hologram::metal {
 
-Memory::~Memory() {
-  for (auto& [address, piece] : pieces_) {
-    piece.buffer = Buffer();
-    std::free(reinterpret_cast<void*>(address));
-  }
-}
-
 // The host's own, of whole pages, which Metal uses where it lies: a buffer that Metal allocates
 // begins at a multiple of a page, where segments begin at one of a MiB.
 void* Memory::allocate(size_t bytes, size_t alignment) noexcept {
@@ -26,14 +19,14 @@ void* Memory::allocate(size_t bytes, size_t alignment) noexcept {
   void* const memory = std::aligned_alloc(multiple, (whole + multiple - 1) / multiple * multiple);
   if (memory == nullptr) return nullptr;
   try {
-    if (Buffer buffer = device_.wrap(memory, whole)) {
+    if (Buffer buffer = device_.wrap(memory, whole, &std::free)) {
       const std::lock_guard lock(mutex_);
       pieces_.emplace(reinterpret_cast<uintptr_t>(memory), Piece{whole, std::move(buffer)});
       return memory;
     }
-  } catch (const std::exception&) {  // there is no memory to keep it in
+    std::free(memory);
+  } catch (const std::exception&) {  // no memory to keep it in: the buffer has given it back
   }
-  std::free(memory);
   return nullptr;
 }
 
@@ -53,8 +46,6 @@ void Memory::free(void* memory) noexcept {
     piece = std::move(found->second);
     pieces_.erase(found);
   }
-  piece.buffer = Buffer();  // before its bytes
-  std::free(memory);
 }
 
 std::optional<Commands::Place> Memory::find(const void* address) const noexcept {

@@ -15,7 +15,6 @@ namespace hologram::metal {
 class Memory {
  public:
   explicit Memory(const Device& device) : device_(device) {}
-  ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -24,7 +23,7 @@ class Memory {
   void* allocate(size_t bytes, size_t alignment) noexcept;
   // The same; throws OutOfMemory.
   void* allocate_or_throw(size_t bytes, size_t alignment);
-  // The GPU has done what uses it.
+  // The GPU has done what uses it. It goes with the last command buffer that had it.
   void free(void* memory) noexcept;
 
   // The buffer that has an address, and how far behind its beginning that is; none for other memory

@@ -242,12 +242,15 @@ size_t Device::allocated_bytes() const noexcept {
   return raw(*this)->currentAllocatedSize();
 }
 
-Buffer Device::wrap(void* memory, size_t bytes) const {
+Buffer Device::wrap(void* memory, size_t bytes, void (*give_back)(void*)) const {
   const Pool pool;
   if (bytes > raw(*this)->maxBufferLength()) return Buffer();
   constexpr MTL::ResourceOptions kOptions =
       MTL::ResourceStorageModeShared | MTL::ResourceHazardTrackingModeDefault;
-  return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, nullptr));
+  if (give_back == nullptr) return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, nullptr));
+  return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, ^(void* its, NS::UInteger) {
+    give_back(its);
+  }));
 }
 
 size_t Device::page_size() noexcept {

@@ -129,9 +129,11 @@ class Device : public Object {
   DeviceInfo info() const;
   size_t allocated_bytes() const noexcept;  // of all buffers of the process
   // Memory of the host for as long as the buffer lives, whole pages (page_size()) of no other
-  // buffer: kernels wait for others by the buffers that they use. Null where the device has no
+  // buffer: kernels wait for others by the buffers that they use. Command buffers keep what they
+  // use a little longer than it takes to run: `give_back`, where it is not null, is called with the
+  // memory when nobody has the buffer any more. Null, with nothing called, where the device has no
   // more, or not so much in one.
-  Buffer wrap(void* memory, size_t bytes) const;
+  Buffer wrap(void* memory, size_t bytes, void (*give_back)(void*) = nullptr) const;
   static size_t page_size() noexcept;
   // Compiles text in the Metal shading language 3.1, without fast math. Throws Error with the
   // compiler's words, and the line that it is about.

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <Block.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,16 +33,22 @@ Wrapped& wrapped() {
   return its;
 }
 
+using Deallocator = void (^)(void* memory, unsigned long bytes);
+
 bool is_there(char* memory, size_t bytes) {
   return ::msync(memory, bytes, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
-Buffer* make_buffer(char* memory, unsigned long bytes, unsigned long options, void* deallocator) {
+Buffer* make_buffer(char* memory, unsigned long bytes, unsigned long options,
+                    Deallocator deallocator) {
   if (options != kShared) misuse("a buffer of other options than shared storage");
-  if (deallocator != nullptr) misuse("a buffer with a deallocator");
   if (bytes > settings().most_buffer_bytes) misuse("a buffer of more bytes than there may be");
   if (settings().no_buffer.next()) return nullptr;
-  return new Buffer(memory, bytes);
+  std::shared_ptr<const void> copy;
+  if ((const void*)deallocator != nullptr) {
+    copy.reset(_Block_copy((const void*)deallocator), &_Block_release);
+  }
+  return new Buffer(memory, bytes, std::move(copy));
 }
 
 }  // namespace
@@ -53,8 +60,11 @@ Device& Device::instance() {
   return its;
 }
 
-Buffer::Buffer(char* memory, size_t bytes)
-    : Object(Kinds::instance().at("MTLBuffer")), memory_(memory), bytes_(bytes) {
+Buffer::Buffer(char* memory, size_t bytes, std::shared_ptr<const void> deallocator)
+    : Object(Kinds::instance().at("MTLBuffer")),
+      memory_(memory),
+      bytes_(bytes),
+      deallocator_(std::move(deallocator)) {
   if (bytes == 0 || bytes % vm_page_size != 0) {
     misuse("a buffer of " + std::to_string(bytes) + " bytes, which are not whole pages");
   }
@@ -101,9 +111,12 @@ void Buffer::check_use() {
 
 void Buffer::deallocate() {
   Wrapped& its = wrapped();
-  const std::lock_guard guard(its.mutex);
-  its.all.erase(memory_);
+  {
+    const std::lock_guard guard(its.mutex);
+    its.all.erase(memory_);
+  }
   Device::instance().allocated -= bytes_;
+  if (deallocator_ != nullptr) ((Deallocator)deallocator_.get())(memory_, bytes_);
 }
 
 void define_device(Kinds& kinds) {
@@ -120,9 +133,10 @@ void define_device(Kinds& kinds) {
   device.add("currentAllocatedSize", [](Device* self, SEL) { return self->allocated.load(); });
   device.add("newCommandQueue", [](Device*, SEL) { return new CommandQueue; });
   device.add("newSharedEvent", [](Device*, SEL) { return new SharedEvent; });
-  device.add("newBufferWithBytesNoCopy:length:options:deallocator:",
-             [](Device*, SEL, char* memory, unsigned long bytes, unsigned long options,
-                void* deallocator) { return make_buffer(memory, bytes, options, deallocator); });
+  device.add(
+      "newBufferWithBytesNoCopy:length:options:deallocator:",
+      [](Device*, SEL, char* memory, unsigned long bytes, unsigned long options,
+         Deallocator deallocator) { return make_buffer(memory, bytes, options, deallocator); });
   kinds.define("MTLBuffer");
 }
 

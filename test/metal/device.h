@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 
 #include "objc.h"
@@ -23,8 +24,9 @@ class Device final : public Object {
 // Memory of the host.
 class Buffer final : public Object {
  public:
-  // Checks that it is whole pages of memory that is there, and no other buffer's.
-  Buffer(char* memory, size_t bytes);
+  // Checks that it is whole pages of memory that is there, and no other buffer's. `deallocator`, a
+  // block, is called with the memory when the buffer is gone; it may be null.
+  Buffer(char* memory, size_t bytes, std::shared_ptr<const void> deallocator);
 
   char* memory() const noexcept { return memory_; }
   size_t bytes() const noexcept { return bytes_; }
@@ -41,6 +43,7 @@ class Buffer final : public Object {
 
   char* const memory_;
   const size_t bytes_;
+  const std::shared_ptr<const void> deallocator_;
   std::atomic<int64_t> uses_{0};
 };
 
