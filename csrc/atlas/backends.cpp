@@ -32,8 +32,8 @@ std::filesystem::path find_library(const std::string& name) {
     std::error_code ignored;
     if (!folder.empty() && std::filesystem::exists(folder / file, ignored)) return folder / file;
   }
-  throw Error("which this build does not have (available: cuda, cpu); " + file +
-              " is in no folder of HOLOGRAM_BACKEND_PATH (" +
+  throw Error("which this build does not have (available: " + std::string(kBackendsOfBuild) +
+              "); " + file + " is in no folder of HOLOGRAM_BACKEND_PATH (" +
               (path.empty() ? "which is not set" : "'" + std::string(path) + "'") + ")");
 }
 
@@ -76,6 +76,16 @@ const BackendLibrary& library_of(const std::string& name) {
 }
 
 }  // namespace
+
+#if defined(HOLOGRAM_WITHOUT_CUDA)
+const BackendLibrary& cuda_library() {
+#if defined(__APPLE__)
+  throw Error("but NVIDIA GPUs are not supported on macOS");
+#else
+  throw Error("but this build does not support NVIDIA GPUs");
+#endif
+}
+#endif
 
 int library_device_count(std::string_view name) {
   const int count = library_of(std::string(name)).device_count();
