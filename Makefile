@@ -129,7 +129,8 @@ test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer an
 SIM := build/sim/libhologram_sim.so
 MODULE := $(wildcard torch_hologram/_C.*.so)
 # With what makes GPU kernels, which takes longest to compile.
-SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp csrc/gpu/*.cpp))
+SIM_OBJECTS := $(patsubst %.cpp,build/sim/objects/%.o,$(wildcard test/sim/*.cpp) \
+  $(filter-out csrc/gpu/code.cpp csrc/gpu/compiler.cpp,$(wildcard csrc/gpu/*.cpp)))
 SIM_COMPILE := $(shell command -v ccache) $(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off \
   -fvisibility=hidden -fPIC -pthread
 # All of csrc that they see beside the installed headers is csrc/gpu.
@@ -162,6 +163,37 @@ NVRTC_OBJECTS := build/cuda/objects/test/cuda/nvrtc/library.o
 $(NVRTC): $(NVRTC_OBJECTS)
 	$(SIM_COMPILE) -shared -Wl,-z,defs -Wl,-soname,$(@F) $(NVRTC_OBJECTS) -o $@
 -include $(NVRTC_OBJECTS:.o=.d)
+
+# The Metal backend on Linux: Metal without a Mac (test/metal) stands in for Apple's frameworks. What
+# includes metal-cpp, or is called by it, has blocks, which clang++ knows; the rest is compiled as a
+# backend outside the package is.
+METAL := build/metal/libhologram_metal.so
+METAL_HEADERS := build/metal/include
+METAL_CLANG := $(shell command -v ccache) clang++-19 -std=c++20 -O1 -fblocks -Wall -Wextra -Werror -ffp-contract=off \
+  -fvisibility=hidden -fPIC -pthread
+METAL_INCLUDE := -Itorch_hologram/include -Ibuild/metal/core -Ibuild/generated
+METAL_ENGINE := $(patsubst %.cpp,build/metal/objects/%.o,csrc/metal/runtime.cpp $(wildcard test/metal/*.cpp))
+METAL_REST := $(patsubst %.cpp,build/metal/objects/%.o,test/sim/late_thread.cpp $(wildcard csrc/gpu/*.cpp) \
+  $(filter-out csrc/metal/runtime.cpp,$(wildcard csrc/metal/*.cpp)))
+METAL_CHECK := $(patsubst %.cpp,build/metal/objects/%.o,$(wildcard test/metal/check/*.cpp))
+$(METAL_HEADERS)/.version: requirements/metal.txt tools/metal_cpp.py
+	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/metal_cpp.py $(METAL_HEADERS) && touch $@
+build/metal/core: $(MODULE)
+	@mkdir -p $@ && ln -sfn $(CURDIR)/csrc/gpu $@/gpu && ln -sfn $(CURDIR)/csrc/metal $@/metal
+$(METAL_ENGINE) $(METAL_CHECK): build/metal/objects/%.o: %.cpp $(METAL_HEADERS)/.version | build/metal/core
+	@mkdir -p $(@D)
+	$(METAL_CLANG) $(METAL_INCLUDE) -isystem test/metal/stubs -isystem $(METAL_HEADERS) \
+	  -DHOLOGRAM_EMULATOR_FOLDER='"$(CURDIR)/test/gpu"' -MMD -MP -c $< -o $@
+$(METAL_REST): build/metal/objects/%.o: %.cpp | build/metal/core
+	@mkdir -p $(@D)
+	$(SIM_COMPILE) $(METAL_INCLUDE) -MMD -MP -c $< -o $@
+$(METAL): $(METAL_ENGINE) $(METAL_REST) $(MODULE)
+	$(SIM_COMPILE) -shared $(METAL_ENGINE) $(METAL_REST) -o $@ -Ltorch_hologram -l:$(notdir $(MODULE)) -lBlocksRuntime \
+	  -Wl,-z,defs -Wl,-rpath,$(CURDIR)/torch_hologram
+# csrc/metal/runtime.cpp without the backend, for test/test_metal_runtime.py.
+build/metal/check: $(METAL_ENGINE) $(METAL_CHECK) build/metal/objects/test/sim/late_thread.o
+	$(SIM_COMPILE) $^ -o $@ -lBlocksRuntime
+-include $(patsubst %.o,%.d,$(METAL_ENGINE) $(METAL_REST) $(METAL_CHECK))
 
 # What `make test` runs of them.
 SOME_ON_SIM := $(patsubst %,test/test_%.py,accelerator bad_input dlpack flush_errors foreign layouts pointwise_native \

@@ -181,10 +181,11 @@ UNITS = {
     "atlas/op_table",
     "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
     "gpu/variants",
-    "moves": "gpu/moves gpu/indices gpu/move_launches gpu/pieces gpu/prepared",
-    "cuda": "cuda/backend cuda/code cuda/compiler cuda/context cuda/cublas_lt cuda/driver "
-    "cuda/host_run cuda/image cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products "
-    "cuda/queue cuda/staging cuda/vendor_library",
+    "launches": "gpu/code gpu/compiler gpu/indices gpu/move_launches gpu/moves gpu/pieces "
+    "gpu/prepared",
+    "cuda": "cuda/backend cuda/context cuda/cublas_lt cuda/driver cuda/host_run cuda/image "
+    "cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products cuda/queue cuda/staging "
+    "cuda/toolchain cuda/vendor_library",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "
@@ -193,6 +194,19 @@ UNITS = {
     "atlas/frame atlas/keep atlas/overlap atlas/canonicalise atlas/grouping atlas/batching "
     "atlas/dead_code atlas/plan_cache atlas/plan_text atlas/program atlas/checker",
 }
+
+
+def write_dialect() -> None:
+    """Writes the headers of csrc/gpu/dialect but CUDA's, and the native kernels of csrc/metal, as
+    rows of C strings: Metal's compiler is given text while a program runs, and finds no files."""
+    rows = [
+        f'{{"{path.name}", R"hg({path.read_text()})hg"}},\n'
+        for path in sorted(
+            [*Path("csrc/gpu/dialect").iterdir(), *Path("csrc/metal/native").iterdir()]
+        )
+        if path.name != "prelude_cuda.h"
+    ]
+    write_if_changed(ROOT / "build/generated/dialect.inc", "".join(rows))
 
 
 def write_units() -> list[str]:
@@ -229,6 +243,7 @@ SANITIZE_FLAGS = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"] if SANITI
 
 write_if_changed(ROOT / "build/generated/device_check.inc", device_check_table())
 write_if_changed(ROOT / "build/generated/autocast.inc", autocast_table())
+write_dialect()
 write_if_changed(
     ROOT / "torch_hologram/_build_info.py",
     "# Written by setup.py.\n"

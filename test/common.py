@@ -65,6 +65,9 @@ DELEGATED = "copied" if _C.delegate_target(0)[0] == "copied" else "delegated"
 # Whether torch's CUDA kernels run for what is not recorded: their results are not the CPU's bit for
 # bit, and what they refuse, and in which words, is torch's for CUDA.
 CUDA_KERNELS = _C.delegate_target(0)[1].startswith("cuda")
+# Whether matrix products are the device's own, whose results are not those of torch's CPU kernels
+# bit for bit either.
+OWN_PRODUCTS = BACKEND == "metal"
 # Whether it computes while the host goes on.
 ASYNCHRONOUS = torch.hologram.get_device_properties(0).asynchronous
 # How many GPUs the devices are of; 0 where they are none, or those of the driver of test/cuda.
@@ -85,6 +88,11 @@ def several_devices(count: int) -> dict[str, str]:
             "HOLOGRAM_BACKENDS": "cuda,cpu" if count > gpus else "cuda",
             "HOLOGRAM_CPU_DEVICES": str(max(count - gpus, 1)),
             "CUDA_VISIBLE_DEVICES": ",".join(shown.split(",")[:gpus]),
+        }
+    if first == "metal":  # there is one
+        return {
+            "HOLOGRAM_BACKENDS": "metal,cpu" if count > 1 else "metal",
+            "HOLOGRAM_CPU_DEVICES": str(max(count - 1, 1)),
         }
     backends = [first, *others[:1]] if count > 1 else [first]
     numbers = {

@@ -17,6 +17,7 @@ LAYERS = {
     "cpu": {"atlas", "cpu"},
     "gpu": {"atlas", "gpu"},
     "cuda": {"atlas", "gpu", "cuda"},
+    "metal": {"atlas", "gpu", "metal"},
     "aten": {"atlas", "aten"},
 }
 # The bindings say what machine the package runs on, give the build the kernels' texts, and hand
@@ -58,7 +59,7 @@ class TestLayers(HologramTestCase):
         self.assertEqual(seen, EXCEPTIONS, "exceptions that are none any more")
 
     def test_the_core_and_the_backends_know_no_torch(self):
-        for layer in ("atlas", "cpu", "gpu", "cuda"):
+        for layer in ("atlas", "cpu", "gpu", "cuda", "metal"):
             for path in sources(layer):
                 self.assertIsNone(TORCH.search(path.read_text()), path)
 

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import DELEGATED, GPUS, ROOT, HologramTestCase
+from common import DELEGATED, GPUS, OWN_PRODUCTS, ROOT, HologramTestCase
 from torch.testing._internal.common_utils import run_tests
 
 from torch_hologram import _C
@@ -64,8 +64,8 @@ class TestSignatures(HologramTestCase):
         torch.hologram.manual_seed(0)
         mine = call("hologram")
         report = torch.hologram.fallback_report()
-        # On a GPU a product is the device's own, by a library.
-        own = report.operators("native") if native and GPUS else {}
+        # On GPUs a product is the device's own, by a library.
+        own = report.operators("native") if native and (GPUS or OWN_PRODUCTS) else {}
         self.assertIn(name, {**report.operators(DELEGATED), **own})
         self.assertEqual(
             torch.utils._pytree.tree_map(lambda t: t.cpu(), mine), wanted, rtol=0, atol=0

@@ -99,7 +99,7 @@ def test_targets_install_what_they_need(tmp_path: Path) -> None:
     assert set(installed_by("test-full", tmp_path)) == {*everything, "full"}
     assert "models" in installed_by("bench-models", tmp_path)
     files = {path.stem for path in (ROOT / "requirements").iterdir()}
-    assert files == {*everything, "run", "full", "models"}
+    assert files == {*everything, "run", "full", "models", "metal"}
 
 
 def test_only_the_tests_need_the_compiler_of_gpu_kernels(tmp_path: Path) -> None:

@@ -11,9 +11,14 @@ command -v make >/dev/null || echo make
 # The compiler has to know C++20.
 echo 'int main() { return []<class T>(T x) { return x; }(0); }' |
   "${CXX:-g++}" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || echo g++
-# The emulator of GPU kernels (test/gpu) compiles them with this one.
+# The emulator of GPU kernels (test/gpu) compiles them with this one. What calls Metal (csrc/metal) is
+# compiled with it, and its types are checked for macOS, with LLVM's library and arm64's C headers.
 if [ -n "$tests" ]; then
   command -v clang++-19 >/dev/null || echo clang-19
+  echo '#include <Block.h>' | "${CXX:-g++}" -fsyntax-only -x c++ - 2>/dev/null || echo libblocksruntime-dev
+  llvm=$(clang++-19 -print-resource-dir 2>/dev/null)
+  [ -e "${llvm:-/usr/lib/llvm-19/lib/clang/19}/../../../include/c++/v1/vector" ] || echo libc++-19-dev
+  [ -e /usr/aarch64-linux-gnu/include/stdlib.h ] || echo libc6-dev-arm64-cross
 fi
 if [ "$tests" = full ]; then
   runtime=$(clang++-19 -print-file-name=libclang_rt.asan-x86_64.so 2>/dev/null)

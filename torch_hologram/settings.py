@@ -31,6 +31,7 @@ SETTINGS = (
     Setting("HOLOGRAM_MEMORY_LIMIT", "the device's memory", "most bytes a device may hold"),
     Setting("HOLOGRAM_EAGER", "0", "1 executes every operation at its call"),
     Setting("HOLOGRAM_POISON_FREED", "0", "1 overwrites memory that is given back, with NaNs"),
+    Setting("HOLOGRAM_METAL_EMULATION", "0", "1 runs the backend metal without a Mac, for tests"),
     Setting("HOLOGRAM_CUDA_KERNELS", "the package's", "folder with the kernels of NVIDIA's GPUs"),
     Setting("HOLOGRAM_CUBLAS_LT", "the first found", "file of the library cublasLt"),
     Setting("HOLOGRAM_NVRTC", "the first found", "file of NVIDIA's compiler NVRTC"),

@@ -20,6 +20,40 @@ constexpr std::string_view kSuffix = ".dylib";
 constexpr std::string_view kSuffix = ".so";
 #endif
 
+// A backend of this build; null where it has none of this name.
+const BackendLibrary* own_library([[maybe_unused]] std::string_view name) {
+#if defined(HOLOGRAM_WITHOUT_GPUS)
+  return nullptr;
+#elif defined(__APPLE__)
+  return name == "metal" ? &metal_library() : nullptr;
+#else
+  return name == "cuda" ? &cuda_library() : nullptr;
+#endif
+}
+
+// Why a backend of another system's builds is not in this one.
+std::string_view why_elsewhere(std::string_view name) {
+  if (name == "metal") return "it needs macOS 14 and a processor of Apple's; ";
+#if defined(__APPLE__)
+  if (name == "cuda") return "NVIDIA GPUs are not supported on macOS; ";
+#endif
+  return "";
+}
+
+// Where the package is; empty where that is not known.
+std::filesystem::path package_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&package_folder), &info) == 0) return {};
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+// Metal's backend with a runtime that needs no Mac, for tests; empty where it is not asked for.
+std::filesystem::path emulated_metal(std::string_view name) {
+  const char* const wanted = std::getenv("HOLOGRAM_METAL_EMULATION");
+  if (name != "metal" || wanted == nullptr || std::string_view(wanted) != "1") return {};
+  return package_folder().parent_path() / "build" / "metal";
+}
+
 // The file of a backend; throws Error that names where it was looked for.
 std::filesystem::path find_library(const std::string& name) {
   const std::string file = "libhologram_" + name + std::string(kSuffix);
@@ -32,8 +66,15 @@ std::filesystem::path find_library(const std::string& name) {
     std::error_code ignored;
     if (!folder.empty() && std::filesystem::exists(folder / file, ignored)) return folder / file;
   }
+  if (const std::filesystem::path folder = emulated_metal(name); !folder.empty()) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder / file, ignored)) return folder / file;
+    throw Error("whose emulation is not in " + folder.string() +
+                " (make build/metal/libhologram_metal.so)");
+  }
   throw Error("which this build does not have (available: " + std::string(kBackendsOfBuild) +
-              "); " + file + " is in no folder of HOLOGRAM_BACKEND_PATH (" +
+              "); " + std::string(why_elsewhere(name)) + file +
+              " is in no folder of HOLOGRAM_BACKEND_PATH (" +
               (path.empty() ? "which is not set" : "'" + std::string(path) + "'") + ")");
 }
 
@@ -55,7 +96,7 @@ const BackendLibrary& open_library(const std::string& name) {
 
 // Of a name that was asked for; the library, or why there is none. Never unloaded.
 const BackendLibrary& library_of(const std::string& name) {
-  if (name == "cuda") return cuda_library();
+  if (const BackendLibrary* const own = own_library(name)) return *own;
   struct Found {
     const BackendLibrary* library = nullptr;
     std::string error;
@@ -76,16 +117,6 @@ const BackendLibrary& library_of(const std::string& name) {
 }
 
 }  // namespace
-
-#if defined(HOLOGRAM_WITHOUT_CUDA)
-const BackendLibrary& cuda_library() {
-#if defined(__APPLE__)
-  throw Error("but NVIDIA GPUs are not supported on macOS");
-#else
-  throw Error("but this build does not support NVIDIA GPUs");
-#endif
-}
-#endif
 
 int library_device_count(std::string_view name) {
   const int count = library_of(std::string(name)).device_count();

@@ -10,17 +10,13 @@
 
 namespace hologram {
 
-// There is no driver of NVIDIA's for macOS, so csrc/cuda is no part of a build there. Tests leave
-// it out elsewhere, too.
-#if defined(__APPLE__) && !defined(HOLOGRAM_WITHOUT_CUDA)
-#define HOLOGRAM_WITHOUT_CUDA
-#endif
-
 struct BackendLibrary;  // atlas/backend_library.h
 
-// Names of the backends of this build.
-#if defined(HOLOGRAM_WITHOUT_CUDA)
+// Names of the backends of this build. Tests of the core may have the CPU alone.
+#if defined(HOLOGRAM_WITHOUT_GPUS)
 inline constexpr std::string_view kBackendsOfBuild = "cpu";
+#elif defined(__APPLE__)
+inline constexpr std::string_view kBackendsOfBuild = "metal, cpu";
 #else
 inline constexpr std::string_view kBackendsOfBuild = "cuda, cpu";
 #endif
@@ -33,8 +29,9 @@ int library_device_count(std::string_view name);
 // Device `ordinal` of the `count` devices that a backend provides. Throws Error.
 std::unique_ptr<Backend> make_backend(const std::string& name, int ordinal, int count);
 
-// NVIDIA's GPUs, a backend of this build; throws Error where it is none.
+// Backends of this build: NVIDIA's GPUs, but on macOS, where there are Apple's instead.
 const BackendLibrary& cuda_library();
+const BackendLibrary& metal_library();
 
 // The CPU as `count` equal devices: device `ordinal` of them gets 1/count of the cores and memory.
 std::unique_ptr<Backend> make_cpu_backend(int ordinal, int count);

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "atlas/export.h"
+
 namespace hologram {
 
 struct Error : std::runtime_error {
@@ -18,7 +20,7 @@ struct InvalidDevice : Error {
 
 // A request that does not fit, even after the cache has been given back. All sizes in bytes.
 struct OutOfMemory : Error {
-  OutOfMemory(size_t requested, size_t allocated, size_t reserved, size_t limit);
+  HOLOGRAM_EXPORT OutOfMemory(size_t requested, size_t allocated, size_t reserved, size_t limit);
 
   size_t requested;  // size of the request that failed
   size_t allocated;  // held by the user (foreign memory included) when it failed

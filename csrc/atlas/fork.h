@@ -1,6 +1,8 @@
 // What fork() means to the core: the parent goes on, the child must not use the devices.
 #pragma once
 
+#include "atlas/export.h"
+
 namespace hologram {
 
 // Registers the fork handlers (once). The prepare handler takes every lock of the core in order, so
@@ -13,6 +15,6 @@ void mark_initialized();
 bool is_initialized() noexcept;
 
 // Whether this process was forked from one in which is_initialized() held.
-bool in_forked_child() noexcept;
+HOLOGRAM_EXPORT bool in_forked_child() noexcept;
 
 }  // namespace hologram

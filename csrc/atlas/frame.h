@@ -60,7 +60,7 @@ class Watched {
 
 // Its operations, in order, each once: "mul, add".
 std::string operation_names(const Group& group);
-std::string operation_names(const Batch& batch);
+HOLOGRAM_EXPORT std::string operation_names(const Batch& batch);
 
 // How often each operand of each batch of a plan is gone through.
 using Traversals = std::vector<std::vector<uint8_t>>;

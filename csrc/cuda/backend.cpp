@@ -7,25 +7,24 @@
 #include "atlas/backend_library.h"
 #include "atlas/backends.h"
 #include "atlas/error.h"
-#include "cuda/code.h"
 #include "cuda/context.h"
+#include "cuda/kernel_cache.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/products.h"
 #include "cuda/queue.h"
+#include "gpu/code.h"
+#include "gpu/compiler.h"
 
 namespace hologram::cuda {
 namespace {
 
+constexpr gpu::Target kTarget{.counts = true};
+
 class Backend final : public hologram::Backend {
  public:
   explicit Backend(int ordinal)
-      : gpu_(ordinal),
-        kernels_(gpu_),
-        segments_(gpu_),
-        host_(gpu_),
-        constants_(gpu_),
-        products_(gpu_) {
+      : gpu_(ordinal), kernels_(gpu_), segments_(gpu_), host_(gpu_), products_(gpu_) {
     const Driver& d = driver();
     std::array<char, 256> name{};
     check(d.device_name(name.data(), static_cast<int>(name.size()), gpu_.device),
@@ -79,20 +78,18 @@ class Backend final : public hologram::Backend {
   }
 
   std::vector<std::pair<std::string, uint64_t>> counters() const override {
-    const CompilerCounts counts = compiler_counts();
-    return {{"kernels.compiled", counts.compiled},
-            {"kernels.failed", counts.failed},
-            {"kernels.found", counts.found},
-            {"kernels.discarded", counts.discarded},
-            {"groups.emitted", Queue::runs_by_emitted.load()},
-            {"groups.pieces", Queue::runs_by_pieces.load()},
-            {"groups.cold", Queue::runs_by_cold.load()},
-            {"groups.cpu", Queue::runs_on_cpu.load()},
-            {"groups.moves", Queue::runs_by_moves.load()}};
+    const gpu::CompilerCounts counts = gpu::compiler_counts();
+    std::vector<std::pair<std::string, uint64_t>> all{
+        {"kernels.compiled", counts.compiled},
+        {"kernels.failed", counts.failed},
+        {"kernels.found", counts.found},
+        {"kernels.discarded", KernelCache::discarded.load()}};
+    for (const auto& [name, count] : Queue::runs.named()) all.emplace_back("groups." + name, count);
+    return all;
   }
 
   std::unique_ptr<PlanCode> compile(const Plan& plan) override {
-    return std::make_unique<Code>(plan, kernels_, constants_);
+    return std::make_unique<gpu::Code>(plan, kernels_, kTarget);
   }
   // The first one is the default stream's, which is made first (atlas/channels.h).
   std::unique_ptr<hologram::Queue> make_queue(int priority) override {
@@ -116,7 +113,6 @@ class Backend final : public hologram::Backend {
   Kernels kernels_;
   Segments segments_;
   HostMemory host_;
-  Constants constants_;
   ProductContext products_;
   std::atomic<bool> made_queue_{false};
 };

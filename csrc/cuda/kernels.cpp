@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "atlas/error.h"
+#include "cuda/toolchain.h"
 #include "gpu/libraries.h"
 
 namespace hologram::cuda {
@@ -90,12 +91,20 @@ std::string dialect() {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// None where nothing is to be compiled.
+std::unique_ptr<gpu::Toolchain> make_toolchain(const Gpu& gpu) {
+  if (!gpu::Compiler::is_wanted()) return nullptr;
+  std::string text = dialect();
+  return text.empty() ? nullptr : std::make_unique<Toolchain>(gpu, std::move(text));
+}
+
 }  // namespace
 
 Kernels::Kernels(const Gpu& gpu)
-    : compiler_(gpu, dialect(), [this](const Compiler::Functions& functions) {
+    : constants_(gpu), compiler_(make_toolchain(gpu), [this](const gpu::Functions& functions) {
         const std::lock_guard guard(mutex_);
-        for (const auto& [name, function] : functions) found_[name] = function;
+        for (const auto& [name, function] : functions)
+          found_[name] = static_cast<Function>(function);
         compiled_.fetch_add(1, std::memory_order_release);
       }) {
   check_kernels(gpu.major, gpu.minor);
@@ -106,7 +115,7 @@ Kernels::Kernels(const Gpu& gpu)
   }
 }
 
-Function Kernels::find_if(const std::string& name) {
+void* Kernels::find_if(const std::string& name) {
   const std::lock_guard guard(mutex_);
   const auto found = found_.find(name);
   if (found != found_.end()) return found->second;
@@ -136,7 +145,7 @@ Function Kernels::find_in(Library& library, const std::string& name) {
 }
 
 Function Kernels::find(const std::string& name) {
-  const Function function = find_if(name);
+  auto* const function = static_cast<Function>(find_if(name));
   if (function == nullptr) throw Error("the package has no kernel " + name);
   return function;
 }

@@ -1,6 +1,6 @@
 // The kernels of a GPU. Compiled with the package are those of csrc/gpu that run any group, those
 // that move elements, and those emitted for groups that programs often have; others are compiled
-// when they have been asked for (compiler.h).
+// when they have been asked for (gpu/compiler.h).
 //
 // They lie in the folder `kernels` beside the extension (tools/build_kernels.py), a file for each
 // library and architecture: cold.sm_90.cubin is machine code for compute
@@ -15,32 +15,37 @@
 #include <string>
 #include <vector>
 
-#include "cuda/compiler.h"
 #include "cuda/context.h"
 #include "cuda/image.h"
-#include "gpu/launch.h"
+#include "cuda/memory.h"
+#include "gpu/compiler.h"
+#include "gpu/kernel_store.h"
 
 namespace hologram::cuda {
 
-class Kernels {
+class Kernels final : public gpu::KernelStore {
  public:
   // Maps the GPU's files. Throws Error where one of gpu/libraries.h is missing, or one cannot be
   // read.
   explicit Kernels(const Gpu& gpu);
 
-  // By name; the driver is given a file when the first of its kernels is asked for, with the GPU's
-  // context current. Null if there is none. Thread-safe. Throws Error.
-  Function find_if(const std::string& name);
+  // The driver is given a file when the first of its kernels is asked for, with the GPU's context
+  // current.
+  void* find_if(const std::string& name) override;
   // The same; throws Error if there is none, too.
   Function find(const std::string& name);
 
-  // Emitted kernels that there are none of: later there may be. Thread-safe.
-  void want(const std::vector<const gpu::Kernel*>& kernels) { compiler_.want(kernels); }
-  // The same, where they have been compiled by an earlier process.
-  void look_for(const std::vector<const gpu::Kernel*>& kernels) { compiler_.look_for(kernels); }
-  bool can_compile() const noexcept { return compiler_.is_on(); }
-  // Another number than before when there are more.
-  uint64_t compiled() const noexcept { return compiled_.load(std::memory_order_acquire); }
+  uint64_t add_program(std::span<const uint32_t> words) override { return constants_.add(words); }
+  void remove_program(uint64_t program, size_t words) noexcept override {
+    constants_.remove(program, words);
+  }
+
+  void want(const std::vector<const gpu::Kernel*>& kernels) override { compiler_.want(kernels); }
+  void look_for(const std::vector<const gpu::Kernel*>& kernels) override {
+    compiler_.look_for(kernels);
+  }
+  bool can_compile() const noexcept override { return compiler_.is_on(); }
+  uint64_t compiled() const noexcept override { return compiled_.load(std::memory_order_acquire); }
 
  private:
   struct Library {
@@ -53,7 +58,8 @@ class Kernels {
   std::vector<Library> libraries_;
   std::map<std::string, Function> found_;
   std::atomic<uint64_t> compiled_{0};
-  Compiler compiler_;  // which uses all above
+  Constants constants_;
+  gpu::Compiler compiler_;  // which uses all above
 };
 
 // A folder's libraries, of whatever architectures, sorted.

@@ -111,17 +111,10 @@ Constants::~Constants() {
 }
 
 Address Constants::add(std::span<const uint32_t> words) {
-  const size_t bytes = rounded(words.size_bytes());
   const ContextGuard guard(gpu_);
   const std::lock_guard lock(mutex_);
-  auto found = free_.lower_bound(bytes);
-  if (found == free_.end()) {
-    const size_t chunk = std::max(kChunk, bytes);
-    found = free_.emplace(chunk, allocate(chunk));
-  }
-  const auto [size, address] = *found;
-  free_.erase(found);
-  if (size > bytes) free_.emplace(size - bytes, address + bytes);
+  const Address address =
+      pool_.take(words.size_bytes(), [](size_t bytes) { return allocate(bytes); });
   check(driver().copy_to_device(address, words.data(), words.size_bytes(), stream_),
         "cuMemcpyHtoDAsync");
   check(driver().synchronize_stream(stream_), "cuStreamSynchronize");
@@ -130,7 +123,7 @@ Address Constants::add(std::span<const uint32_t> words) {
 
 void Constants::remove(Address address, size_t words) noexcept {
   const std::lock_guard lock(mutex_);
-  free_.emplace(rounded(words * sizeof(uint32_t)), address);
+  pool_.give(address, words * sizeof(uint32_t));
 }
 
 }  // namespace hologram::cuda

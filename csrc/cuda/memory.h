@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/context.h"
+#include "gpu/word_pool.h"
 
 namespace hologram::cuda {
 
@@ -62,14 +63,10 @@ class Constants {
   void remove(Address address, size_t words) noexcept;
 
  private:
-  static size_t rounded(size_t bytes) noexcept { return (bytes + kUnit - 1) / kUnit * kUnit; }
-  static constexpr size_t kUnit = 256;
-  static constexpr size_t kChunk = size_t{1} << 20;
-
   const Gpu& gpu_;
   Stream stream_ = nullptr;  // copies wait for nothing else
   std::mutex mutex_;
-  std::multimap<size_t, Address> free_;  // by bytes
+  gpu::WordPool pool_;
 };
 
 }  // namespace hologram::cuda

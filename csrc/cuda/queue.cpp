@@ -26,16 +26,6 @@ Address address_of(const void* memory) {
   return reinterpret_cast<Address>(memory);
 }
 
-// ", which computes add, mul of 10 and 20 elements"
-std::string described(const Batch& batch, std::span<const Binding> bindings) {
-  constexpr size_t kMostCounts = 4;
-  std::string text = ", which computes " + operation_names(batch) + " of ";
-  for (size_t i = 0; i < std::min(bindings.size(), kMostCounts); ++i) {
-    text += (i == 0 ? "" : " and ") + std::to_string(bindings[i].count);
-  }
-  return text + (bindings.size() > kMostCounts ? " and more elements" : " elements");
-}
-
 }  // namespace
 
 Mark::Mark(const Gpu& gpu, bool with_timing) : gpu_(gpu), with_timing_(with_timing) {
@@ -124,7 +114,7 @@ bool Queue::takes_work() {
 }
 
 Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
-  const Code& code = static_cast<const Code&>(*compiled->code);
+  const auto& code = static_cast<const gpu::Code&>(*compiled->code);
   const LaunchGuard guard(gpu_);
   if (captured()) refuse_capture(describe_pass(*compiled, 0));
   launcher_.watch(frame.is_watched());
@@ -146,7 +136,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
         pass.fail(error);
       } else {
         pass.fail(
-            DeviceError(error.what() + described(compiled->plan.batches[i], pass.bindings())));
+            DeviceError(error.what() + gpu::described(compiled->plan.batches[i], pass.bindings())));
       }
     }
   }
@@ -158,25 +148,18 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   return ticket;
 }
 
-void Queue::run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings) {
+void Queue::run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   for (const Binding& binding : bindings) {
     if (binding.count == 0) continue;
     run_on_copies(*this, code.plan().batches[pass].group, code.on_cpu(pass), binding);
-    runs_on_cpu.fetch_add(1, std::memory_order_relaxed);
+    ++runs.cpu;
   }
-}
-
-void Queue::count_run(Form form) noexcept {
-  std::atomic<uint64_t>& runs = form == Form::emitted  ? runs_by_emitted
-                                : form == Form::pieces ? runs_by_pieces
-                                                       : runs_by_cold;
-  runs.fetch_add(1, std::memory_order_relaxed);
 }
 
 // What has run before with this shape, if all that it takes beside launches is there; false, with
 // nothing enqueued, elsewhere.
-bool Queue::run_known(const Code& code, size_t pass, std::span<const Binding> bindings) {
-  const std::shared_ptr<const Ready> ready = code.ready_if_known(pass, bindings);
+bool Queue::run_known(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
+  const std::shared_ptr<const gpu::Ready> ready = code.ready_if_known(pass, bindings);
   if (ready == nullptr || ready->prepared.table_bytes() != 0) return false;
   {
     const std::lock_guard lock(mutex_);
@@ -184,38 +167,20 @@ bool Queue::run_known(const Code& code, size_t pass, std::span<const Binding> bi
     if (ready->prepared.has_counters() && counters_ == 0) return false;
     launch_all(*ready, bindings, scratch_);
   }
-  count_run(ready->form);
+  runs.count(ready->form);
   return true;
 }
 
 // False, with nothing enqueued, where there are no kernels for it.
-bool Queue::run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings) {
+bool Queue::run_kernels(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
   const CaptureGuard capture;
-  std::shared_ptr<const Ready> ready;
-  // With nothing enqueued where it throws OutOfMemory.
-  const auto run = [&] {
-    if (ready == nullptr) ready = code.ready(pass, bindings);
-    if (ready != nullptr) make_room_and_launch(*ready, bindings);
-  };
-  try {
-    try {
-      run();
-    } catch (const OutOfMemory&) {
-      give_back_idle_();
-      run();
-    }
-  } catch (const OutOfMemory&) {
-    if (ready == nullptr || ready->form != Form::pieces) throw;
-    ready = code.ready_without_pieces(pass, bindings);  // and without the values in between
-    run();
-  }
-  if (ready == nullptr) return false;
-  count_run(ready->form);
-  return true;
+  return gpu::run_by_kernels(
+      code, pass, bindings, give_back_idle_, runs,
+      [&](const gpu::Ready& ready) { make_room_and_launch(ready, bindings); });
 }
 
 // Throws OutOfMemory with nothing enqueued.
-void Queue::make_room_and_launch(const Ready& ready, std::span<const Binding> bindings) {
+void Queue::make_room_and_launch(const gpu::Ready& ready, std::span<const Binding> bindings) {
   const gpu::Prepared& prepared = ready.prepared;
   Released released;
   const std::lock_guard lock(mutex_);
@@ -227,12 +192,12 @@ void Queue::make_room_and_launch(const Ready& ready, std::span<const Binding> bi
 }
 
 // `memory`: for what is between the launches, and for the tables behind it.
-void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory) {
+void Queue::launch_all(const gpu::Ready& ready, std::span<const Binding> bindings, Address memory) {
   std::array<Address, gpu::kMostBuffers> addresses;
   std::array<std::byte, gpu::kMostParameterBytes> bytes;
   const gpu::Prepared& prepared = ready.prepared;
   const Address tables = memory + prepared.scratch_bytes();
-  const Loaded* loaded = ready.loaded.data();
+  const gpu::Loaded* loaded = ready.loaded.data();
   for (const gpu::Prepared::Launch& its : prepared.launches()) {
     const size_t count = its.arguments.size();
     if (count > addresses.size()) throw Error("a launch of too many arguments");
@@ -247,7 +212,7 @@ void Queue::launch_all(const Ready& ready, std::span<const Binding> bindings, Ad
       addresses[place.at] = address_of(gpu::Prepared::address(place, bindings));
     }
     its.parameters.write(bytes.data(), bindings);
-    launch(*its.kernel, {loaded->function,
+    launch(*its.kernel, {static_cast<Function>(loaded->function),
                          its.blocks,
                          its.threads,
                          {addresses.data(), count},
@@ -387,7 +352,7 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   const std::lock_guard lock(mutex_);
   launcher_.watch(copy.is_watched);
   launch_moves(launches);
-  runs_by_moves.fetch_add(1, std::memory_order_relaxed);
+  ++runs.moves;
   return enqueued();
 }
 
@@ -611,12 +576,7 @@ void Queue::lost(Status status) {
 
 }  // namespace hologram::cuda
 
-// {runs_by_emitted, runs_by_pieces, runs_by_cold, runs_on_cpu, runs_by_moves}, for tests.
+// {emitted, pieces, cold, cpu, moves}, for tests.
 extern "C" HOLOGRAM_EXPORT void hologram_cuda_runs(uint64_t* counts) {
-  using hologram::cuda::Queue;
-  counts[0] = Queue::runs_by_emitted.load();
-  counts[1] = Queue::runs_by_pieces.load();
-  counts[2] = Queue::runs_by_cold.load();
-  counts[3] = Queue::runs_on_cpu.load();
-  counts[4] = Queue::runs_by_moves.load();
+  for (const auto& [name, count] : hologram::cuda::Queue::runs.named()) *counts++ = count;
 }

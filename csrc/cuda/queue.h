@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "atlas/queue.h"
-#include "cuda/code.h"
 #include "cuda/context.h"
+#include "cuda/kernels.h"
 #include "cuda/launcher.h"
 #include "cuda/products.h"
 #include "cuda/staging.h"
+#include "gpu/code.h"
 #include "gpu/launch.h"
 
 namespace hologram::cuda {
@@ -65,10 +66,7 @@ class Queue final : public hologram::Queue {
         const std::function<void()>& give_back_idle, Stream theirs);
   ~Queue() override;
 
-  // How often groups were run by kernels emitted for them, operation by operation, by cold ones,
-  // and by the CPU's code on copies, on all queues.
-  inline static std::atomic<uint64_t> runs_by_emitted{0}, runs_by_pieces{0}, runs_by_cold{0},
-      runs_on_cpu{0}, runs_by_moves{0};
+  inline static gpu::RunCounts runs;  // of all queues
 
   Ticket submit(const std::shared_ptr<const Compiled>& compiled, Frame& frame) override;
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
@@ -104,14 +102,13 @@ class Queue final : public hologram::Queue {
   using Released = std::vector<std::shared_ptr<const Compiled>>;
 
   std::string name() const;
-  void run_on_cpu(const Code& code, size_t pass, std::span<const Binding> bindings);
+  void run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   bool captured() const;
   [[noreturn]] void refuse_capture(const std::string& what) const;
-  static void count_run(Form form) noexcept;
-  bool run_known(const Code& code, size_t pass, std::span<const Binding> bindings);
-  bool run_kernels(const Code& code, size_t pass, std::span<const Binding> bindings);
-  void make_room_and_launch(const Ready& ready, std::span<const Binding> bindings);
-  void launch_all(const Ready& ready, std::span<const Binding> bindings, Address memory);
+  bool run_known(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
+  bool run_kernels(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
+  void make_room_and_launch(const gpu::Ready& ready, std::span<const Binding> bindings);
+  void launch_all(const gpu::Ready& ready, std::span<const Binding> bindings, Address memory);
   void launch_moves(const gpu::Launches& launches);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);

@@ -462,7 +462,7 @@ Launches GroupCode::launches(const Binding& binding) const {
 }
 
 bool GroupCode::can_have_many() const {
-  return !target_.cold && steps_.given == steps_.operands.size() &&
+  return !target_.cold && target_.tables && steps_.given == steps_.operands.size() &&
          std::ranges::all_of(
              steps_.list, [](const Step& step) { return step.skeleton == Skeleton::elements; }) &&
          std::ranges::none_of(steps_.operands, [](const Operand& operand) {

@@ -21,6 +21,7 @@ struct Target {
   bool has_f64 = true;
   bool cold = false;    // run by the cold kernels (gpu/cold.h): nothing is to be compiled
   bool counts = false;  // launches can have counters (Argument::is_counters)
+  bool tables = true;   // and tables (Argument::is_table), whose addresses kernels follow
   unsigned threads = kMostThreads;  // of a block, where nothing else says how many
   // With fewer threads than these a fold goes through partial results.
   int64_t enough_threads = 1 << 16;

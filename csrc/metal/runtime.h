@@ -80,7 +80,7 @@ class Commands {
   };
   explicit Commands(void* buffer) noexcept : buffer_(buffer) {}
   Commands(Commands&& other) noexcept = default;
-  Commands& operator=(Commands&& other) noexcept = default;
+  Commands& operator=(Commands&& other) noexcept;
   ~Commands();
 
   // Kernels run one after the other, in order. `blocks` and `threads` are in one dimension.

@@ -460,6 +460,11 @@ size_t hg_kernel_bytes(const hg_kernel* kernel, int argument) {
   return its != nullptr && its->role == Role::parameter ? its->bytes : 0;
 }
 
+int hg_kernel_index(const hg_kernel* kernel, int argument) {
+  const hgemu::ArgumentInfo* const its = given(kernel, argument);
+  return its != nullptr ? its->index : -1;
+}
+
 int hg_launch(const hg_kernel* kernel, const uint32_t grid[3], const uint32_t block[3],
               const hg_argument* arguments, int argument_count, int order, uint64_t seed) {
   const std::lock_guard guard(launches);

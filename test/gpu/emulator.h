@@ -32,6 +32,8 @@ int hg_kernel_arguments(const hg_kernel* kernel);
 char hg_kernel_role(const hg_kernel* kernel, int argument);
 // Of a parameter; 0 for others.
 size_t hg_kernel_bytes(const hg_kernel* kernel, int argument);
+// Its number in the text: in CUDA they are numbered from 0; -1 where there is no such argument.
+int hg_kernel_index(const hg_kernel* kernel, int argument);
 // Threads are grid[0] * grid[1] * grid[2] blocks of block[0] * block[1] * block[2]. 0 if all went
 // well; the contents of buffers are anything otherwise.
 int hg_launch(const hg_kernel* kernel, const uint32_t grid[3], const uint32_t block[3],

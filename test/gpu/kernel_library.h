@@ -16,6 +16,7 @@
 #include <mutex>
 #include <new>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -26,10 +27,17 @@
 
 namespace hologram::test {
 
+// What the compiler says of a text that is wrong, with lines as `kernel:12:5: error: ...`.
+struct KernelTextError : std::runtime_error {
+  KernelTextError(const std::string& file, const std::string& said)
+      : std::runtime_error("the kernels of " + file + " do not compile:\n" + said), said(said) {}
+  const std::string said;
+};
+
 class KernelLibrary {
  public:
   // prelude: "cuda" or "metal". Without optimization it takes a sixth of the time, and the kernels
-  // several times as long.
+  // several times as long. Throws KernelTextError.
   KernelLibrary(const std::string& text, const std::string& prelude, int optimization = 2) {
     const std::array<std::string, 2> paths = compile(text, prelude, optimization);
     // Local: a test may meet another one, where the emulator's sources change meanwhile.
@@ -44,6 +52,7 @@ class KernelLibrary {
     get("hg_kernel_arguments", arguments_);
     get("hg_kernel_role", role_);
     get("hg_kernel_bytes", bytes_);
+    get("hg_kernel_index", index_);
     get("hg_emulator_error", error_);
     decltype(&hg_library_open) open = nullptr;
     get("hg_library_open", open);
@@ -66,6 +75,7 @@ class KernelLibrary {
     return role_(kernel, argument) == 'b';
   }
   size_t bytes(const hg_kernel* kernel, int argument) const { return bytes_(kernel, argument); }
+  int index(const hg_kernel* kernel, int argument) const { return index_(kernel, argument); }
 
   // Throws where the launch goes wrong.
   void run(const hg_kernel* kernel, uint32_t blocks, uint32_t threads,
@@ -112,9 +122,10 @@ class KernelLibrary {
         (kept != nullptr ? std::filesystem::path(kept) : std::filesystem::temp_directory_path()) /
         ("hologram-kernels-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".hgk");
     std::ofstream(file) << text;
+    const std::string said = file + ".errors";
     const std::string command = "python3 " + folder() + "/emulator.py --runtime --prelude " +
                                 prelude + " --optimize " + std::to_string(optimization) + " " +
-                                file;
+                                file + " 2> " + said;
     FILE* const pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) throw std::runtime_error("the emulator's compiler cannot be started");
     std::array<std::string, 2> paths;
@@ -124,7 +135,11 @@ class KernelLibrary {
       path = buffer;
       path.pop_back();  // the end of the line
     }
-    if (pclose(pipe) != 0) throw std::runtime_error("the kernels of " + file + " do not compile");
+    const bool is_right = pclose(pipe) == 0;
+    std::ostringstream errors;
+    errors << std::ifstream(said).rdbuf();
+    std::filesystem::remove(said);
+    if (!is_right) throw KernelTextError(file, errors.str());
     if (kept == nullptr) std::filesystem::remove(file);
     return paths;
   }
@@ -149,6 +164,7 @@ class KernelLibrary {
   decltype(&hg_kernel_arguments) arguments_ = nullptr;
   decltype(&hg_kernel_role) role_ = nullptr;
   decltype(&hg_kernel_bytes) bytes_ = nullptr;
+  decltype(&hg_kernel_index) index_ = nullptr;
   decltype(&hg_emulator_error) error_ = nullptr;
   hg_library* library_ = nullptr;
 };

@@ -186,6 +186,71 @@ inline T simd_min(T v, HGEMU_SITE_ARGUMENTS) {
   return joined(v, HGEMU_SITE, [](T x, T y) { return metal::min(x, y); });
 }
 
+// ---- matrices of a simdgroup: each lane has two elements of a row ----
+
+template <class T, int rows, int columns>
+struct simdgroup_matrix {
+  static_assert(sizeof(T) == 4 && rows == 8 && columns == 8, "matrices are of 8 x 8 floats");
+  T of_lane[2];
+};
+// Of the first one. Nothing depends on which lane has which, but that all do it alike.
+inline uint matrix_row(uint lane) {
+  return (lane / 4 & 4) + lane / 2 % 4;
+}
+inline uint matrix_column(uint lane) {
+  return (lane / 4 & 2) * 2 + lane % 2 * 2;
+}
+template <class T, int rows, int columns>
+inline simdgroup_matrix<T, rows, columns> make_filled_simdgroup_matrix(T x) {
+  return {{x, x}};
+}
+#define HGEMU_MATRIX_IN(space)                                                                   \
+  template <class T>                                                                             \
+  inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& m, const space T* from, ulong leading) { \
+    from += matrix_row(hgemu::lane()) * leading + matrix_column(hgemu::lane());                  \
+    for (int i = 0; i < 2; ++i) m.of_lane[i] = from[i];                                          \
+  }                                                                                              \
+  template <class T>                                                                             \
+  inline void simdgroup_store(simdgroup_matrix<T, 8, 8> m, space T* to, ulong leading) {         \
+    to += matrix_row(hgemu::lane()) * leading + matrix_column(hgemu::lane());                    \
+    for (int i = 0; i < 2; ++i) to[i] = m.of_lane[i];                                            \
+  }
+#if defined(HGEMU_FLAT)
+HGEMU_MATRIX_IN()
+#else
+HGEMU_MATRIX_IN(device)
+HGEMU_MATRIX_IN(threadgroup)
+#endif
+#undef HGEMU_MATRIX_IN
+// All elements, from all lanes.
+template <class T>
+inline void whole_matrix(const simdgroup_matrix<T, 8, 8>& m, T (&all)[8][8], hgemu::Site site) {
+  for (int i = 0; i < 2; ++i) {
+    const hgemu::Exchanged its = hgemu::hgemu_exchange(as_type<uint>(m.of_lane[i]), site);
+    if (its.present != ~0u) hgemu::hgemu_fail("a matrix of a simdgroup that lacks lanes");
+    for (uint lane = 0; lane < 32; ++lane) {
+      all[matrix_row(lane)][matrix_column(lane) + static_cast<uint>(i)] =
+          as_type<T>(its.values[lane]);
+    }
+  }
+}
+template <class T>
+inline void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d,
+                                          const simdgroup_matrix<T, 8, 8>& a,
+                                          const simdgroup_matrix<T, 8, 8>& b,
+                                          const simdgroup_matrix<T, 8, 8>& c,
+                                          HGEMU_SITE_ARGUMENTS) {
+  T left[8][8], right[8][8];
+  whole_matrix(a, left, HGEMU_SITE);
+  whole_matrix(b, right, HGEMU_SITE);
+  const uint r = matrix_row(hgemu::lane()), n = matrix_column(hgemu::lane());
+  for (uint i = 0; i < 2; ++i) {
+    T sum = c.of_lane[i];
+    for (uint k = 0; k < 8; ++k) sum += left[r][k] * right[k][n + i];
+    d.of_lane[i] = sum;
+  }
+}
+
 // ---- atomics: threads of the emulator do not interrupt each other ----
 
 enum memory_order { memory_order_relaxed, memory_order_seq_cst };

@@ -1,4 +1,4 @@
-// What csrc/cpu/system.cpp calls of the kernel.
+// What csrc/cpu/system.cpp calls of the kernel, and metal-cpp's headers have (test/metal/stubs).
 #pragma once
 
 #include <stdint.h>
@@ -13,6 +13,7 @@ typedef natural_t mach_msg_type_number_t;
 typedef integer_t host_flavor_t;
 typedef integer_t* host_info64_t;
 typedef uintptr_t vm_size_t;
+typedef uint32_t task_id_token_t;
 
 typedef struct vm_statistics64 {
   natural_t free_count, active_count, inactive_count, wire_count;
@@ -31,7 +32,7 @@ typedef struct vm_statistics64 {
 
 extern mach_port_t mach_task_self_;
 #define mach_task_self() mach_task_self_
-extern vm_size_t vm_kernel_page_size;
+extern vm_size_t vm_kernel_page_size, vm_page_size;
 
 mach_port_t mach_host_self(void);
 kern_return_t mach_port_deallocate(ipc_space_t, mach_port_name_t);

@@ -1,19 +1,15 @@
-#include "cuda/compiler.h"
+#include "gpu/compiler.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
-#include <utility>
 
-#include "atlas/error.h"
-#include "atlas/fnv.h"
 #include "atlas/fork.h"
-#include "cuda/memory.h"
-#include "cuda/nvrtc.h"
 
-namespace hologram::cuda {
+namespace hologram::gpu {
 namespace {
 
 // Of one text: the dialect before them takes as long as a few of them.
@@ -55,28 +51,6 @@ class Compilers {
   std::set<Compiler*> all_;
 };
 
-// Of what is kept on disk. The texts of kernels are part of what is looked for.
-std::string version(const Gpu& gpu, const std::string& dialect) {
-  int its = 0;
-  check(driver().driver_version(&its), "cuDriverGetVersion");
-  char text[80];
-  std::snprintf(text, sizeof text, "cuda-%d-sm_%d%d-%016llx", its, gpu.major, gpu.minor,
-                static_cast<unsigned long long>(fnv1a(dialect)));
-  return text;
-}
-
-Module load_module(const std::string& code) {
-  Module module = nullptr;  // for as long as the process lives
-  check_memory(driver().load_module(&module, code.c_str()), code.size(), "cuModuleLoadData");
-  return module;
-}
-
-Function function_of(Module module, const std::string& name) {
-  Function function = nullptr;
-  check(driver().module_function(&function, module, name.c_str()), "cuModuleGetFunction");
-  return function;
-}
-
 // Once in a process: what does not compile runs as it did before.
 void warn(const std::string& kernel, const std::string& error) {
   static std::atomic<bool> has_warned{false};
@@ -90,21 +64,23 @@ void warn(const std::string& kernel, const std::string& error) {
 }  // namespace
 
 CompilerCounts compiler_counts() noexcept {
-  return {compiled_count.load(), failed_count.load(), found_count.load(),
-          KernelCache::discarded.load()};
+  return {compiled_count.load(), failed_count.load(), found_count.load()};
 }
 
-Compiler::Compiler(const Gpu& gpu, std::string dialect, Publish publish)
-    : gpu_(gpu),
-      dialect_(std::move(dialect)),
+Compiler::Mode Compiler::wanted_mode() noexcept {
+  const char* const given = std::getenv("HOLOGRAM_COMPILE");
+  const std::string_view its = given != nullptr ? given : "";
+  return its == "0" ? Mode::off : its == "wait" ? Mode::waited_for : Mode::background;
+}
+
+bool Compiler::is_wanted() noexcept {
+  return wanted_mode() != Mode::off;
+}
+
+Compiler::Compiler(std::unique_ptr<Toolchain> toolchain, Publish publish)
+    : toolchain_(std::move(toolchain)),
       publish_(std::move(publish)),
-      mode_([&] {
-        const char* const given = std::getenv("HOLOGRAM_COMPILE");
-        const std::string_view its = given != nullptr ? given : "";
-        if (dialect_.empty() || its == "0") return Mode::off;
-        return its == "wait" ? Mode::waited_for : Mode::background;
-      }()),
-      cache_(is_on() ? cache_folder() : "", version(gpu, dialect_)) {}
+      mode_(toolchain_ != nullptr ? wanted_mode() : Mode::off) {}
 
 Compiler::~Compiler() {
   Compilers::instance().remove(this);
@@ -123,8 +99,8 @@ void Compiler::stop() noexcept {
   if (thread.joinable()) thread.join();
 }
 
-void Compiler::ask(const std::vector<const gpu::Kernel*>& kernels, bool may_compile) {
-  if (!is_on() || (!may_compile && !cache_.has_folder())) return;
+void Compiler::ask(const std::vector<const Kernel*>& kernels, bool may_compile) {
+  if (!is_on() || (!may_compile && !toolchain_->keeps())) return;
   std::unique_lock lock(mutex_);
   if (is_stopping_) return;
   for (const gpu::Kernel* const kernel : kernels) {
@@ -158,7 +134,7 @@ void Compiler::work() noexcept {
     const std::vector<Asked> some(std::move_iterator(waiting_.begin()), std::move_iterator(end));
     waiting_.erase(waiting_.begin(), end);
     lock.unlock();
-    const std::vector<const gpu::Kernel*> all = load(some);
+    const std::vector<const Kernel*> all = load(some);
     const std::string error = all.empty() ? "" : compile(all);
     for (size_t i = 0; i < all.size() && !error.empty(); ++i) {
       // One by one: which of them it is.
@@ -171,55 +147,30 @@ void Compiler::work() noexcept {
   }
 }
 
-std::vector<const gpu::Kernel*> Compiler::load(const std::vector<Asked>& asked) noexcept {
-  std::vector<const gpu::Kernel*> others;
-  Functions functions;
+std::vector<const Kernel*> Compiler::load(const std::vector<Asked>& asked) noexcept {
+  std::vector<const Kernel*> all, others;
   for (const Asked& one : asked) {
-    const gpu::Kernel* const kernel = &one.kernel;
-    if (loaded_.contains(kernel->name)) continue;
-    std::string path;
-    try {
-      if (const auto found = cache_.find(*kernel)) path = *found;
-      if (!path.empty()) {
-        const ContextGuard guard(gpu_);
-        Module& module = modules_[path];
-        if (module == nullptr) module = load_module(cache_.read(path));
-        functions.emplace_back(kernel->name, function_of(module, kernel->name));
-        loaded_.insert(kernel->name);
-        continue;
-      }
-    } catch (const OutOfMemory&) {
-      modules_.erase(path);  // nothing is wrong with the file
-    } catch (const std::exception& error) {
-      modules_.erase(path);
-      cache_.discard(path, error.what());
-    }
-    if (one.may_compile) others.push_back(kernel);
+    if (!loaded_.contains(one.kernel.name)) all.push_back(&one.kernel);
   }
+  const Functions functions = toolchain_->keeps() ? toolchain_->find(all) : Functions();
+  for (const auto& [name, function] : functions) loaded_.insert(name);
   if (!functions.empty()) publish_(functions);
   found_count += functions.size();
+  for (const Asked& one : asked) {
+    if (one.may_compile && !loaded_.contains(one.kernel.name)) others.push_back(&one.kernel);
+  }
   return others;
 }
 
-std::string Compiler::compile(const std::vector<const gpu::Kernel*>& kernels) noexcept {
+std::string Compiler::compile(const std::vector<const Kernel*>& kernels) noexcept {
   try {
-    const std::string code =
-        nvrtc::compile(gpu::library_text(kernels), dialect_, gpu_.major, gpu_.minor);
-    Functions functions;
-    {
-      const ContextGuard guard(gpu_);
-      const Module module = load_module(code);
-      for (const gpu::Kernel* const kernel : kernels) {
-        functions.emplace_back(kernel->name, function_of(module, kernel->name));
-      }
-    }
+    const Functions functions = toolchain_->compile(kernels);
     publish_(functions);
     compiled_count += functions.size();
-    cache_.keep(kernels, code);
     return {};
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
-}  // namespace hologram::cuda
+}  // namespace hologram::gpu

@@ -1,4 +1,4 @@
-#include "cuda/code.h"
+#include "gpu/code.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,11 +6,14 @@
 
 #include "atlas/error.h"
 
-namespace hologram::cuda {
+namespace hologram::gpu {
 namespace {
 
-constexpr gpu::Target kEmitted{.counts = true};
-constexpr gpu::Target kCold{.cold = true};
+Target cold_of(Target device) {
+  device.cold = true;
+  device.counts = false;
+  return device;
+}
 
 // About what one group takes: steps, kernels, their programs and their launches.
 constexpr size_t kBytesOfNode = 64, kBytesOfGroup = 4096;
@@ -19,9 +22,9 @@ constexpr int64_t kLeastForPieces = 32'768;
 // What runs once is not worth a compilation.
 constexpr uint32_t kRunsBeforeCompiling = 1;
 
-std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Target& target) {
+std::unique_ptr<const GroupCode> code_of(const Group& group, const Target& target) {
   try {
-    return std::make_unique<const gpu::GroupCode>(group, target);
+    return std::make_unique<const GroupCode>(group, target);
   } catch (const Error&) {  // Code::on_cpu() throws where the CPU cannot compute it either
     return nullptr;
   }
@@ -29,11 +32,11 @@ std::unique_ptr<const gpu::GroupCode> code_of(const Group& group, const gpu::Tar
 
 // The launches of each run, with the same scratch memory.
 template <class F>
-gpu::Launches one_by_one(std::span<const Binding> bindings, F&& launches_of) {
-  gpu::Launches result;
+Launches one_by_one(std::span<const Binding> bindings, F&& launches_of) {
+  Launches result;
   for (const Binding& binding : bindings) {
     if (binding.count == 0) continue;
-    gpu::Launches launches = launches_of(binding);
+    Launches launches = launches_of(binding);
     std::ranges::move(launches.list, std::back_inserter(result.list));
     result.scratch_bytes = std::max(result.scratch_bytes, launches.scratch_bytes);
   }
@@ -42,10 +45,31 @@ gpu::Launches one_by_one(std::span<const Binding> bindings, F&& launches_of) {
 
 }  // namespace
 
-Code::Code(const Plan& plan, Kernels& kernels, Constants& constants)
+void RunCounts::count(Form form) noexcept {
+  std::atomic<uint64_t>& runs = form == Form::emitted  ? emitted
+                                : form == Form::pieces ? pieces
+                                                       : cold;
+  runs.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<std::pair<std::string, uint64_t>> RunCounts::named() const {
+  return {{"emitted", emitted}, {"pieces", pieces}, {"cold", cold}, {"cpu", cpu}, {"moves", moves}};
+}
+
+std::string described(const Batch& batch, std::span<const Binding> bindings) {
+  constexpr size_t kMostCounts = 4;
+  std::string text = ", which computes " + operation_names(batch) + " of ";
+  for (size_t i = 0; i < std::min(bindings.size(), kMostCounts); ++i) {
+    text += (i == 0 ? "" : " and ") + std::to_string(bindings[i].count);
+  }
+  return text + (bindings.size() > kMostCounts ? " and more elements" : " elements");
+}
+
+Code::Code(const Plan& plan, KernelStore& kernels, const Target& device)
     : plan_(plan),
       kernels_(kernels),
-      constants_(constants),
+      emitted_(device),
+      cold_(cold_of(device)),
       recent_(plan.batches.size()),
       on_cpu_(plan.batches.size()),
       pieces_(plan.batches.size()) {
@@ -53,13 +77,13 @@ Code::Code(const Plan& plan, Kernels& kernels, Constants& constants)
     forms_.emplace_back();
     if (batch.is_call()) continue;
     bytes_ += kBytesOfGroup + kBytesOfNode * batch.group.nodes.size();
-    forms_.back() = {code_of(batch.group, kEmitted), code_of(batch.group, kCold)};
+    forms_.back() = {code_of(batch.group, emitted_), code_of(batch.group, cold_)};
   }
 }
 
 Code::~Code() {
   for (const auto& [kernel, loaded] : loaded_) {
-    if (loaded.program != 0) constants_.remove(loaded.program, kernel->program.size());
+    if (loaded.program != 0) kernels_.remove_program(loaded.program, kernel->program.size());
   }
 }
 
@@ -123,7 +147,7 @@ std::shared_ptr<const Ready> Code::ready_without_pieces(size_t pass,
 
 Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings) const {
   const uint64_t compiled = kernels_.compiled();
-  std::vector<const gpu::Kernel*> missing;
+  std::vector<const Kernel*> missing;
   if (ReadyCode its = make_ready(pass, bindings, Form::emitted, &missing)) return its;
   int64_t elements = 0;
   for (const Binding& binding : bindings) elements += binding.count;
@@ -141,7 +165,7 @@ Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings)
   if (its == nullptr) its = make_ready(pass, bindings, many ? Form::pieces : Form::cold);
   if (its == nullptr) its = make_ready(pass, bindings, many ? Form::cold : Form::pieces);
   if (its == nullptr) {
-    // The CPU runs it, on copies: a kernel is worth compiling for whatever comes again.
+    // The CPU runs it: a kernel is worth compiling for whatever comes again.
     kernels_.want(missing);
     return its;
   }
@@ -154,11 +178,11 @@ Code::ReadyCode Code::make_ready(size_t pass, std::span<const Binding> bindings)
 }
 
 std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bindings, Form form,
-                                        std::vector<const gpu::Kernel*>* missing) const {
+                                        std::vector<const Kernel*>* missing) const {
   if (form == Form::pieces) {
-    const gpu::PieceCode* const its = pieces(pass);
+    const PieceCode* const its = pieces(pass);
     if (its == nullptr) return nullptr;
-    const auto available = [this](const gpu::Kernel& kernel) {
+    const auto available = [this](const Kernel& kernel) {
       return loaded(kernel).function != nullptr;
     };
     return make_ready(
@@ -169,7 +193,7 @@ std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bi
         missing);
   }
   const Forms& forms = forms_[pass];
-  const gpu::GroupCode* const its = form == Form::emitted ? forms.emitted.get() : forms.cold.get();
+  const GroupCode* const its = form == Form::emitted ? forms.emitted.get() : forms.cold.get();
   if (its == nullptr) return nullptr;
   return make_ready(
       pass, bindings, form, [&](std::span<const Binding> all) { return its->launches(all); },
@@ -177,20 +201,22 @@ std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bi
 }
 
 std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bindings, Form form,
-                                        const gpu::Prepared::Planner& planner,
-                                        std::vector<const gpu::Kernel*>* missing) const {
+                                        const Prepared::Planner& planner,
+                                        std::vector<const Kernel*>* missing) const {
   std::shared_ptr<Ready> ready;
   try {
-    ready =
-        std::make_shared<Ready>(form, gpu::Prepared(plan_.batches[pass].group, bindings, planner));
+    ready = std::make_shared<Ready>(form, Prepared(plan_.batches[pass].group, bindings, planner));
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error&) {  // its numbers do not fit
     return nullptr;
   }
   bool is_complete = true;
-  for (const gpu::Prepared::Launch& launch : ready->prepared.launches()) {
+  for (const Prepared::Launch& launch : ready->prepared.launches()) {
     const Loaded its = loaded(*launch.kernel);
+    if (its.function != nullptr && launch.threads > kernels_.most_threads(its.function)) {
+      return nullptr;
+    }
     if (its.function == nullptr) {
       is_complete = false;
       if (missing == nullptr) break;
@@ -204,15 +230,15 @@ std::shared_ptr<Ready> Code::make_ready(size_t pass, std::span<const Binding> bi
 }
 
 // Null where it cannot be taken apart.
-const gpu::PieceCode* Code::pieces(size_t pass) const {
+const PieceCode* Code::pieces(size_t pass) const {
   const std::lock_guard guard(mutex_);
   auto& code = pieces_[pass];
   if (!code) {
     code.emplace();
     const Group& group = plan_.batches[pass].group;
     try {
-      if (auto pieces = gpu::take_apart(group)) {
-        *code = std::make_unique<const gpu::PieceCode>(group, *std::move(pieces), kEmitted, kCold);
+      if (auto pieces = take_apart(group)) {
+        *code = std::make_unique<const PieceCode>(group, *std::move(pieces), emitted_, cold_);
       }
     } catch (const Error&) {  // an operation that csrc/gpu refuses
     }
@@ -220,15 +246,15 @@ const gpu::PieceCode* Code::pieces(size_t pass) const {
   return code->get();
 }
 
-Loaded Code::loaded(const gpu::Kernel& kernel) const {
+Loaded Code::loaded(const Kernel& kernel) const {
   const std::lock_guard guard(mutex_);
   const auto found = loaded_.find(&kernel);
   if (found != loaded_.end()) return found->second;
   Loaded its{kernels_.find_if(kernel.name), 0};
   if (its.function == nullptr) return its;  // it may be compiled later
-  if (!kernel.program.empty()) its.program = constants_.add(kernel.program);
+  if (!kernel.program.empty()) its.program = kernels_.add_program(kernel.program);
   loaded_.emplace(&kernel, its);
   return its;
 }
 
-}  // namespace hologram::cuda
+}  // namespace hologram::gpu

@@ -1,0 +1,5 @@
+#pragma once
+
+#include <math.h>  // as Apple's does
+
+typedef double CFTimeInterval;
