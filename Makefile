@@ -111,7 +111,7 @@ test-full: ## Every dtype, the tests that take minutes, the sanitizers, simulate
 	@$(call system_packages,full)
 	@$(MAKE) build $(EVERYTHING) $(call needs,full)
 ifneq ($(filter 1/%,$(SHARD)),)
-	@$(MAKE) lint test-sanitizers check-docs
+	@$(MAKE) lint test-sanitizers test-portable test-arm64 check-docs
 	@HOLOGRAM_TEST_FULL=1 $(MAKE) -C csrc/test -j $(JOBS) gpu
 	@$(MAKE) test-gpu-kernels ASAN=1
 endif
@@ -127,6 +127,14 @@ endif
 
 test-core: ## C++ unit tests of the torch-free layers, under AddressSanitizer and UBSan
 	@$(MAKE) -C csrc/test -j $(JOBS) check
+
+test-portable: ## C++ unit tests with clang and libc++, and their object files for Apple's processors
+	@$(call system_packages,full)
+	@$(MAKE) -C csrc/test -j $(JOBS) portable apple-types
+
+test-arm64: ## C++ unit tests as a program for 64-bit ARM, under qemu
+	@$(call system_packages,full)
+	@$(MAKE) -C csrc/test -j $(JOBS) arm64
 
 # A backend outside the package: compiled against its installed headers, linked against its extension.
 SIM := build/sim/libhologram_sim.so
@@ -362,6 +370,6 @@ help: ## Print this list
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: demo build wheel sdist test test-full test-core test-cuda test-cuda-multi test-cuda-sanitize test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
+.PHONY: demo build wheel sdist test test-full test-core test-portable test-arm64 test-cuda test-cuda-multi test-cuda-sanitize test-sim test-sim-kernels test-cuda-driver test-tsan test-asan test-sanitizers \
         test-gpu-kernels test-matrix test-mutants test-package lint format bench bench-check bench-kernels \
         bench-cuda bench-models docs check-docs conformance clean distclean help

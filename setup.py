@@ -44,6 +44,17 @@ if "sdist" not in sys.argv and not ANY_TORCH:
     FIRST = LAST = TORCH_MINOR
 TORCH = f"torch>={FIRST},<{LAST.split('.')[0]}.{int(LAST.split('.')[1]) + 1}"
 
+# On macOS, compiled by Apple's clang for Apple's processors, Metal is the GPUs' backend and CUDA
+# is none. A Python of python.org is for two kinds of processors and old systems: torch is not.
+MACOS = sys.platform == "darwin"
+if MACOS:
+    OLDEST = os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
+    if int(OLDEST.split(".")[0]) < 14:
+        raise SystemExit(f"torch_hologram needs macOS 14; MACOSX_DEPLOYMENT_TARGET is {OLDEST}")
+    os.environ.setdefault("ARCHFLAGS", "-arch arm64")
+    # As which platform's the wheel is named.
+    os.environ.setdefault("_PYTHON_HOST_PLATFORM", f"macosx-{OLDEST}-arm64")
+
 VERSION = re.search(r'^version = "(.+)"$', Path("pyproject.toml").read_text(), re.M).group(1)
 
 
@@ -194,6 +205,9 @@ UNITS = {
     "atlas/frame atlas/keep atlas/overlap atlas/canonicalise atlas/grouping atlas/batching "
     "atlas/dead_code atlas/plan_cache atlas/plan_text atlas/program atlas/checker",
 }
+if MACOS:
+    del UNITS["cuda"]
+LAYERS = ("cpu", "aten", "atlas", "gpu", "metal" if MACOS else "cuda")
 
 
 def write_dialect() -> None:
@@ -221,7 +235,7 @@ def write_units() -> list[str]:
         together.update(f"csrc/{file}" for file in files)
     alone = (
         path
-        for layer in ("cpu", "aten", "atlas", "gpu", "cuda")
+        for layer in LAYERS
         for path in glob.glob(f"csrc/{layer}/*.cpp")
         if path not in together
     )
@@ -235,6 +249,35 @@ def includes_torch(source: str) -> bool:
     if path.parent.name == "generated":
         return "aten/" in UNITS.get(path.stem, "aten/")
     return path.parent.name == "aten"
+
+
+def compiler_version() -> str:
+    """What the compiler says of itself; nothing where there is none: an sdist needs none."""
+    try:
+        return subprocess.check_output([*COMPILER, "--version"], text=True)
+    except OSError:
+        return ""
+
+
+COMPILER = shlex.split(get_cxx_compiler())
+COMPILER_VERSION = compiler_version()
+IS_CLANG = "clang" in COMPILER_VERSION  # else gcc
+
+# Where Apple's metal-cpp is, which csrc/metal includes.
+METAL_HEADERS = ROOT / "build/metal/include"
+
+
+def link_flags() -> list[str]:
+    if MACOS:
+        frameworks = ("Metal", "Foundation", "QuartzCore")
+        return [flag for name in frameworks for flag in ("-framework", name)]
+    return [
+        "-Wl,-O1",
+        "-Wl,--as-needed",
+        # The shared one, torch's. Some compilers link their own statically, and where
+        # there are two in a process, writing a number into a message crashes.
+        "-l:libstdc++.so.6",
+    ]
 
 
 # "address" compiles the extension with gcc's AddressSanitizer; `make test-asan` says how to run it.
@@ -267,6 +310,8 @@ for header in HEADERS:
 BUILD_CUDA = os.environ.get("HOLOGRAM_BUILD_CUDA", "")
 if BUILD_CUDA not in ("", "0", "1"):
     raise SystemExit(f"HOLOGRAM_BUILD_CUDA must be 0 or 1, not '{BUILD_CUDA}'")
+if MACOS and BUILD_CUDA == "1":
+    raise SystemExit("HOLOGRAM_BUILD_CUDA is 1, but NVIDIA GPUs are not supported on macOS")
 
 
 # csrc/aten/precompiled.h, compiled. Files include "aten/precompiled.h": in each folder of the
@@ -304,6 +349,9 @@ class build_ext(BuildExtension):
         super().build_extensions()
 
     def run(self) -> None:
+        if MACOS:
+            fetch = [sys.executable, "tools/metal_cpp.py", str(METAL_HEADERS)]
+            subprocess.run(fetch, check=True)
         super().run()
         if BUILD_CUDA == "1" or (BUILD_CUDA == "" and Path("/dev/nvidiactl").exists()):
             self.build_kernels(ROOT if self.inplace else Path(self.build_lib))
@@ -328,22 +376,25 @@ class build_ext(BuildExtension):
         With other flags the compiler would read the header instead, which only takes longer.
 
         Returns:
-            what waits for the end; None where nothing is to be done.
+            what waits for the end; None where nothing is to be done: clang does not look for a
+            compiled header beside one that is included.
         """
+        if IS_CLANG:
+            return None
         (extension,) = self.extensions
         header = ROOT / "csrc/aten/precompiled.h"
         result = PRECOMPILED / "aten" / "precompiled.h.gch"
-        compiler = shlex.split(get_cxx_compiler())
         command = [
-            *compiler,
+            *COMPILER,
             *self.compiler.compiler_so[1:],
             # "system": whoever wrote these headers has seen their warnings.
             *(f"-isystem{folder}" for folder in (*extension.include_dirs, *self.include_dirs)),
             *extension.extra_compile_args,
             *("-x", "c++-header", str(header), "-o", str(result)),
         ]
-        version = subprocess.check_output([*compiler, "--version"], text=True)
-        made_from = "\n".join([shlex.join(command), version, torch.__version__, header.read_text()])
+        made_from = "\n".join(
+            [shlex.join(command), COMPILER_VERSION, torch.__version__, header.read_text()]
+        )
         stamp = result.with_name("made_from")
         if result.exists() and stamp.exists() and stamp.read_text() == made_from:
             return None
@@ -379,7 +430,12 @@ setup(
         CppExtension(
             "torch_hologram._C",
             sources=write_units() + write_quick_kernels(),
-            include_dirs=[str(PRECOMPILED), str(ROOT / "csrc"), str(ROOT / "build/generated")],
+            include_dirs=[
+                str(PRECOMPILED),
+                str(ROOT / "csrc"),
+                str(ROOT / "build/generated"),
+                *([str(METAL_HEADERS)] if MACOS else []),
+            ],
             extra_compile_args=[
                 "-std=c++20",
                 "-O1" if SANITIZE else "-O2",
@@ -390,18 +446,13 @@ setup(
                 # Or torch's headers include those of every operator.
                 "-DAT_PER_OPERATOR_HEADERS",
                 # gcc collects its garbage with 128 MiB, a third of what most files take in the end.
-                "--param=ggc-min-heapsize=1000000",
+                *([] if IS_CLANG else ["--param=ggc-min-heapsize=1000000"]),
+                # Of metal-cpp's signatures.
+                *(["-fblocks"] if MACOS else []),
                 *(["-DHOLOGRAM_ANY_TORCH"] if ANY_TORCH else []),
                 *SANITIZE_FLAGS,
             ],
-            extra_link_args=[
-                "-Wl,-O1",
-                "-Wl,--as-needed",
-                # The shared one, torch's. Some compilers link their own statically, and where
-                # there are two in a process, writing a number into a message crashes.
-                "-l:libstdc++.so.6",
-                *SANITIZE_FLAGS,
-            ],
+            extra_link_args=[*link_flags(), *SANITIZE_FLAGS],
         )
     ],
     cmdclass={"build_ext": build_ext},

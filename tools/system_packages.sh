@@ -24,6 +24,10 @@ fi
 if [ "$tests" = full ]; then
   runtime=$(clang++-19 -print-file-name=libclang_rt.asan-x86_64.so 2>/dev/null)
   [ -e "$runtime" ] || echo libclang-rt-19-dev
+  # make test-portable and test-arm64
+  [ -e "$(clang++-19 -print-file-name=libc++abi.a 2>/dev/null)" ] || echo libc++abi-19-dev
+  command -v aarch64-linux-gnu-g++ >/dev/null || echo g++-aarch64-linux-gnu
+  command -v qemu-aarch64 >/dev/null || echo qemu-user
 fi
 if ! command -v "$python" >/dev/null; then
   printf '%s\n' python3 python3-venv python3-dev

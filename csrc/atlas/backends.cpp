@@ -15,16 +15,30 @@ namespace hologram {
 namespace {
 
 #if defined(__APPLE__)
-constexpr std::string_view kSuffix = ".dylib", kAvailable = "metal, cpu";
-const BackendLibrary* own_library(std::string_view name) {
-  return name == "metal" ? &metal_library() : nullptr;
-}
+constexpr std::string_view kSuffix = ".dylib";
 #else
-constexpr std::string_view kSuffix = ".so", kAvailable = "cuda, cpu";
-const BackendLibrary* own_library(std::string_view name) {
-  return name == "cuda" ? &cuda_library() : nullptr;
-}
+constexpr std::string_view kSuffix = ".so";
 #endif
+
+// A backend of this build; null where it has none of this name.
+const BackendLibrary* own_library([[maybe_unused]] std::string_view name) {
+#if defined(HOLOGRAM_WITHOUT_GPUS)
+  return nullptr;
+#elif defined(__APPLE__)
+  return name == "metal" ? &metal_library() : nullptr;
+#else
+  return name == "cuda" ? &cuda_library() : nullptr;
+#endif
+}
+
+// Why a backend of another system's builds is not in this one.
+std::string_view why_elsewhere(std::string_view name) {
+  if (name == "metal") return "it needs macOS 14 and a processor of Apple's; ";
+#if defined(__APPLE__)
+  if (name == "cuda") return "NVIDIA GPUs are not supported on macOS; ";
+#endif
+  return "";
+}
 
 // Where the package is; empty where that is not known.
 std::filesystem::path package_folder() {
@@ -55,10 +69,11 @@ std::filesystem::path find_library(const std::string& name) {
   if (const std::filesystem::path folder = emulated_metal(name); !folder.empty()) {
     std::error_code ignored;
     if (std::filesystem::exists(folder / file, ignored)) return folder / file;
-    throw Error("whose emulation is not in " + folder.string() + " (make build/metal/libhologram_metal.so)");
+    throw Error("whose emulation is not in " + folder.string() +
+                " (make build/metal/libhologram_metal.so)");
   }
-  throw Error("which this build does not have (available: " + std::string(kAvailable) + "); " +
-              (name == "metal" ? "it needs macOS 14 and a processor of Apple's; " : "") + file +
+  throw Error("which this build does not have (available: " + std::string(kBackendsOfBuild) +
+              "); " + std::string(why_elsewhere(name)) + file +
               " is in no folder of HOLOGRAM_BACKEND_PATH (" +
               (path.empty() ? "which is not set" : "'" + std::string(path) + "'") + ")");
 }

@@ -12,6 +12,15 @@ namespace hologram {
 
 struct BackendLibrary;  // atlas/backend_library.h
 
+// Names of the backends of this build. Tests of the core may have the CPU alone.
+#if defined(HOLOGRAM_WITHOUT_GPUS)
+inline constexpr std::string_view kBackendsOfBuild = "cpu";
+#elif defined(__APPLE__)
+inline constexpr std::string_view kBackendsOfBuild = "metal, cpu";
+#else
+inline constexpr std::string_view kBackendsOfBuild = "cuda, cpu";
+#endif
+
 // How many devices a backend other than the CPU has: at least 1. Throws Error with the reason why
 // there is none: no such library, one of another interface, one that does not load, no device.
 // Loads the library at the first call.

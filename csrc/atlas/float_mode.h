@@ -32,7 +32,7 @@ inline void set_float_mode(FloatMode mode) noexcept {
 }
 #elif defined(__aarch64__)
 namespace detail {
-inline constexpr uint64_t kFloatModeBits = uint64_t{1} << 24;  // FZ
+inline constexpr uint64_t kFloatModeBits = uint64_t{1} << 24;  // FZ, of operands and results
 inline uint64_t control_register() noexcept {
   uint64_t bits;
   asm volatile("mrs %0, fpcr" : "=r"(bits));

@@ -37,8 +37,10 @@ template <class T>
 [[gnu::always_inline]] inline T wrap_abs(T x) {
   if constexpr (std::is_integral_v<T>) {
     return x < 0 ? wrap_neg(x) : x;
+  } else if constexpr (std::is_same_v<T, float>) {
+    return __builtin_fabsf(x);
   } else {
-    return std::is_same_v<T, float> ? __builtin_fabsf(x) : __builtin_fabs(x);
+    return __builtin_fabs(x);
   }
 }
 

@@ -15,7 +15,7 @@ class DepthwiseLoops {
   static constexpr int64_t kLanes = F::kLanes;
 
   HOLOGRAM_INLINE static F add_product(F sum, F x, F y) {
-    if constexpr (W == 16) {
+    if constexpr (kIsBaseline<W>) {
       return sum + x * y;  // the baseline has no other
     } else {
       return math_fma(x, y, sum);

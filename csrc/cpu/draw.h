@@ -28,6 +28,10 @@ HOLOGRAM_INLINE Words64<W> multiply_low(Words64<W> a, Words64<W> b) {
   } else {
     return (V)_mm_mul_epu32((__m128i)a.v, (__m128i)b.v);
   }
+#elif defined(__aarch64__)
+  static_assert(W == 16);
+  const uint32x2_t x = vmovn_u64((uint64x2_t)a.v), y = vmovn_u64((uint64x2_t)b.v);
+  return (Native<uint64_t, W>)vmull_u32(x, y);
 #else
   const Words64<W> low(0xffffffffu);
   return (a & low) * (b & low);
@@ -57,6 +61,16 @@ HOLOGRAM_INLINE Simd<E, W> interleave(Simd<E, W> a, Simd<E, W> b) {
   } else {
     const auto x = (__m128d)a.v, y = (__m128d)b.v;
     return (V)(upper ? _mm_unpackhi_pd(x, y) : _mm_unpacklo_pd(x, y));
+  }
+#elif defined(__aarch64__)
+  static_assert(W == 16);
+  using V = typename Simd<E, W>::V;
+  if constexpr (sizeof(E) == 4) {
+    const auto x = (uint32x4_t)a.v, y = (uint32x4_t)b.v;
+    return (V)(upper ? vzip2q_u32(x, y) : vzip1q_u32(x, y));
+  } else {
+    const auto x = (uint64x2_t)a.v, y = (uint64x2_t)b.v;
+    return (V)(upper ? vzip2q_u64(x, y) : vzip1q_u64(x, y));
   }
 #else
   constexpr int kHalf = 8 / static_cast<int>(sizeof(E));

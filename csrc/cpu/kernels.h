@@ -16,7 +16,7 @@ void make_kernels_of(TypeKernels& kernels) {
   kernels = MicroOps<T, W>::make();
   Scans<T, W>::add(kernels);
   // Machines with the baseline alone are few, and compilation takes time.
-  if constexpr (W > 16) Loops<T, W>::add(kernels);
+  if constexpr (!kIsBaseline<W>) Loops<T, W>::add(kernels);
 }
 
 template <int W>

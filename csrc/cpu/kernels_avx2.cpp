@@ -11,7 +11,11 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+// An attribute says which instructions a function may have; how vectors are passed follows from the
+// flags of the file. Without them that is in memory, where LLVM's tail calls overwrite arguments.
+#if !defined(__AVX2__)
+#error "clang needs -mavx2 -mfma -mf16c for this file"
+#endif
 #else
 #pragma GCC target("avx2,fma,f16c")
 #endif
@@ -30,7 +34,4 @@ const GroupKernels& avx2_kernels() {
 }
 
 }  // namespace hologram::cpu
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
 #endif

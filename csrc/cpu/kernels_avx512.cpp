@@ -11,8 +11,11 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), \
-                             apply_to = function)
+// An attribute says which instructions a function may have; how vectors are passed follows from the
+// flags of the file. Without them that is in memory, where LLVM's tail calls overwrite arguments.
+#if !defined(__AVX512BW__)
+#error "clang needs -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c for this file"
+#endif
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 #endif
@@ -35,7 +38,4 @@ const GroupKernels& avx512_kernels() {
 }
 
 }  // namespace hologram::cpu
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
 #endif

@@ -1,4 +1,4 @@
-// The micro-operations of the CPU for the baseline.
+// The micro-operations of the CPU for the baseline, which is NEON on 64-bit ARM.
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -109,6 +109,12 @@ HOLOGRAM_INLINE void store_word_pairs(char* p, Simd<uint32_t, W> x, Simd<uint32_
     __builtin_memcpy(p, &in_order, sizeof in_order);
     return;
   }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) {
+    const uint16x8_t words = vuzp2q_u16((uint16x8_t)x.v, (uint16x8_t)y.v);
+    __builtin_memcpy(p, &words, sizeof words);
+    return;
+  }
 #endif
   store_words(p, 0, x >> 16);
   store_words(p, 1, y >> 16);
@@ -146,6 +152,12 @@ struct Lanes<float, DType::f16, W> {
     } else if constexpr (W == 32) {
       return Vec(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + k)));
     }
+#elif defined(__aarch64__)
+    if constexpr (W == 16) {
+      float16x4_t halves;
+      __builtin_memcpy(&halves, p + k * (W / 2), sizeof halves);
+      return (Native<float, W>)vcvt_f32_f16(halves);
+    }
 #endif
     return from_f16_bits(load_words<W>(p, k));
   }
@@ -158,6 +170,12 @@ struct Lanes<float, DType::f16, W> {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(p) + k, _mm256_cvtps_ph(x.v, kNearest));
       return;
     }
+#elif defined(__aarch64__)
+    if constexpr (W == 16) {
+      const float16x4_t halves = vcvt_f16_f32((float32x4_t)x.v);
+      __builtin_memcpy(p + k * (W / 2), &halves, sizeof halves);
+      return;
+    }
 #endif
     store_words(p, k, f16_bits(round_to_f16(x)));
   }
@@ -167,6 +185,10 @@ struct Lanes<float, DType::f16, W> {
       return Vec(_mm512_cvtph_ps(_mm512_cvtps_ph(x.v, kNearest)));
     } else if constexpr (W == 32) {
       return Vec(_mm256_cvtph_ps(_mm256_cvtps_ph(x.v, kNearest)));
+    }
+#elif defined(__aarch64__)
+    if constexpr (W == 16) {
+      return (Native<float, W>)vcvt_f32_f16(vcvt_f16_f32((float32x4_t)x.v));
     }
 #endif
     return round_to_f16(x);

@@ -1,10 +1,10 @@
 // The op table's math functions, for lanes of f32 and f64 and for scalars.
 //
 // Functions of f32 are computed in f32 with explicit fused multiply-adds, which the baseline
-// emulates (slowly): within 1.5 ulp. pow is computed in f64 lanes: a relative error below 2^-30
-// before the one rounding, so within 0.51 ulp. f64 goes lane by lane to the C library. Special
-// values are those of C's functions, denormal results are rounded as any other. Results do not
-// depend on the instruction set. (test/test_math.cpp prints the errors.)
+// of x86-64 emulates (slowly): within 1.5 ulp. pow is computed in f64 lanes: a relative error below
+// 2^-30 before the one rounding, so within 0.51 ulp. f64 goes lane by lane to the C library.
+// Special values are those of C's functions, denormal results are rounded as any other. Results do
+// not depend on the instruction set. (test/test_math.cpp prints the errors.)
 #pragma once
 
 #include <cmath>
@@ -60,7 +60,7 @@ enum class Rounding { nearest, down, up, zero };  // as x86 numbers them
 
 // Whether the instruction set rounds to whole numbers; the baseline does not.
 template <int W>
-inline constexpr bool kRounds = W > 16;
+inline constexpr bool kRounds = !kIsBaseline<W>;
 
 template <Rounding rounding, class E, int W>
 HOLOGRAM_INLINE Simd<E, W> round_by(Simd<E, W> x) {
@@ -74,6 +74,25 @@ HOLOGRAM_INLINE Simd<E, W> round_by(Simd<E, W> x) {
     return Simd<E, W>(_mm256_round_ps(x.v, kMode));
   } else {
     return Simd<E, W>(_mm256_round_pd(x.v, kMode));
+  }
+#elif defined(__aarch64__)
+  using V = Native<E, W>;
+  if constexpr (sizeof(E) == 4) {
+    const auto v = (float32x4_t)x.v;
+    switch (rounding) {
+      case Rounding::nearest: return (V)vrndnq_f32(v);
+      case Rounding::down: return (V)vrndmq_f32(v);
+      case Rounding::up: return (V)vrndpq_f32(v);
+      case Rounding::zero: return (V)vrndq_f32(v);
+    }
+  } else {
+    const auto v = (float64x2_t)x.v;
+    switch (rounding) {
+      case Rounding::nearest: return (V)vrndnq_f64(v);
+      case Rounding::down: return (V)vrndmq_f64(v);
+      case Rounding::up: return (V)vrndpq_f64(v);
+      case Rounding::zero: return (V)vrndq_f64(v);
+    }
   }
 #endif
   return x;
@@ -143,8 +162,12 @@ HOLOGRAM_INLINE Simd<float, W> math_fma(Simd<float, W> x, Simd<float, W> y, Simd
   } else if constexpr (W == 32) {
     return Simd<float, W>(_mm256_fmadd_ps(x.v, y.v, z.v));
   }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) {
+    return (Native<float, W>)vfmaq_f32((float32x4_t)z.v, (float32x4_t)x.v, (float32x4_t)y.v);
+  }
 #endif
-  if constexpr (W == 16) return Simd<float, W>(fma_by_doubles(x.v, y.v, z.v));
+  if constexpr (kIsBaseline<W>) return Simd<float, W>(fma_by_doubles(x.v, y.v, z.v));
 }
 template <int W>
 HOLOGRAM_INLINE Simd<double, W> math_fma(Simd<double, W> x, Simd<double, W> y, Simd<double, W> z) {
@@ -153,6 +176,10 @@ HOLOGRAM_INLINE Simd<double, W> math_fma(Simd<double, W> x, Simd<double, W> y, S
     return Simd<double, W>(_mm512_fmadd_pd(x.v, y.v, z.v));
   } else if constexpr (W == 32) {
     return Simd<double, W>(_mm256_fmadd_pd(x.v, y.v, z.v));
+  }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) {
+    return (Native<double, W>)vfmaq_f64((float64x2_t)z.v, (float64x2_t)x.v, (float64x2_t)y.v);
   }
 #endif
   for (int i = 0; i < x.kLanes; ++i) x.v[i] = ::fma(x.v[i], y.v[i], z.v[i]);
@@ -183,6 +210,8 @@ HOLOGRAM_INLINE bool any(LaneMask<4, W> mask) {
   } else if constexpr (W == 16) {
     return _mm_movemask_ps((__m128)mask.v) != 0;
   }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) return vmaxvq_u32((uint32x4_t)mask.v) != 0;
 #endif
   bool some = false;
   for (int i = 0; i < W / 4; ++i) some |= mask.v[i] != 0;
@@ -565,6 +594,12 @@ HOLOGRAM_INLINE Simd<E, W> math_sqrt(Simd<E, W> x) {
     return Simd<E, W>(_mm_sqrt_ps(x.v));
   } else if constexpr (W == 16) {
     return Simd<E, W>(_mm_sqrt_pd(x.v));
+  }
+#elif defined(__aarch64__)
+  if constexpr (W == 16 && sizeof(E) == 4) {
+    return (Native<E, W>)vsqrtq_f32((float32x4_t)x.v);
+  } else if constexpr (W == 16) {
+    return (Native<E, W>)vsqrtq_f64((float64x2_t)x.v);
   }
 #endif
   for (int i = 0; i < x.kLanes; ++i) {

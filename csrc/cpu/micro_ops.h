@@ -49,8 +49,8 @@ template <class T, int W>
 constexpr bool is_heavy(Op op) {
   switch (std::is_same_v<T, int64_t> ? op_row(op).integer_cost : op_row(op).cost) {
     case Cost::fused:
-      return W == 16;  // the baseline emulates it
-    // With 32 registers the constants stay in some of them.
+      return kIsBaseline<W>;  // which emulates it
+    // With 32 registers of this size the constants stay in some of them.
     case Cost::short_function: return !std::is_same_v<T, float> || W != 64;
     case Cost::function: return true;
     default: return false;
@@ -287,25 +287,19 @@ struct MicroOps {
   // The lanes of a register: the upper half joins the lower one until one is left.
   template <class Row>
   HOLOGRAM_INLINE static T fold_lanes(Vec x) {
-#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 4
     for (int half = Vec::kLanes / 2; half > 0; half /= 2) {
+#if defined(__GNUC__) && !defined(__clang__)
       Native<std::make_signed_t<UnsignedOf<sizeof(T)>>, W> upper;
       for (int i = 0; i < Vec::kLanes; ++i) upper[i] = (i + half) % Vec::kLanes;
       const Vec high(__builtin_shuffle(x.v, upper));
+#else
+      Vec high;
+      for (int i = 0; i < Vec::kLanes; ++i) high.v[i] = x.v[(i + half) % Vec::kLanes];
+#endif
       x = Row::template apply<Vec>(x, high, high);
     }
     return x.v[0];
-#else
-    T lanes[Vec::kLanes];
-    __builtin_memcpy(lanes, &x.v, sizeof lanes);
-    for (int half = Vec::kLanes / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) {
-        lanes[i] = Row::template apply<T>(lanes[i], lanes[half + i], lanes[i]);
-      }
-    }
-    return lanes[0];
-#endif
   }
   // Registers, a power of two, and then their lanes.
   template <class Row, int count>

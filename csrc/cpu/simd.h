@@ -1,7 +1,7 @@
 // A vector register as a value, on which the op table's expressions compile as on a scalar.
 //
 // Every function is inlined: the caller decides about the instruction set. W is the register's
-// size in bytes: 16 for the baseline, 32 for AVX2, 64 for AVX-512.
+// size in bytes: 16 for the baseline and NEON, 32 for AVX2, 64 for AVX-512.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -34,6 +36,17 @@ template <size_t size>
 using UnsignedOf = std::conditional_t<
     size == 1, uint8_t,
     std::conditional_t<size == 2, uint16_t, std::conditional_t<size == 4, uint32_t, uint64_t>>>;
+
+// Whether vectors of W bytes are the least that every processor of a kind has: no fused
+// multiply-adds, no rounding to whole numbers. NEON, which all 64-bit ARM processors have, has
+// both.
+#if defined(__aarch64__)
+template <int W>
+inline constexpr bool kIsBaseline = false;
+#else
+template <int W>
+inline constexpr bool kIsBaseline = W == 16;
+#endif
 
 // What a comparison of lanes gives: all bits of a lane, or none.
 template <size_t element, int W>
@@ -179,6 +192,12 @@ HOLOGRAM_INLINE void widen(Simd<float, W> x, Simd<double, W>& low, Simd<double, 
     high.v = _mm_cvtps_pd(_mm_movehl_ps(x.v, x.v));
     return;
   }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) {
+    low.v = (Native<double, W>)vcvt_f64_f32(vget_low_f32((float32x4_t)x.v));
+    high.v = (Native<double, W>)vcvt_high_f64_f32((float32x4_t)x.v);
+    return;
+  }
 #endif
   for (int i = 0; i < x.kLanes / 2; ++i) {
     low.v[i] = static_cast<double>(x.v[i]);
@@ -197,6 +216,11 @@ HOLOGRAM_INLINE Simd<float, W> narrow(Simd<double, W> low, Simd<double, W> high)
                                                _mm256_cvtpd_ps(high.v), 1));
   } else if constexpr (W == 16) {
     return Simd<float, W>(_mm_movelh_ps(_mm_cvtpd_ps(low.v), _mm_cvtpd_ps(high.v)));
+  }
+#elif defined(__aarch64__)
+  if constexpr (W == 16) {
+    const float32x2_t first = vcvt_f32_f64((float64x2_t)low.v);
+    return (Native<float, W>)vcvt_high_f32_f64(first, (float64x2_t)high.v);
   }
 #endif
   Simd<float, W> r;

@@ -1,9 +1,15 @@
 #include "cpu/system.h"
 
+#if defined(__APPLE__)
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#else
 #include <sched.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -16,6 +22,21 @@
 
 namespace hologram::cpu {
 namespace {
+
+#if defined(__APPLE__)
+
+// A number of the system's, of four bytes or eight; 0 if it has none of this name.
+size_t system_number(const char* name) noexcept {
+  uint64_t value = 0;  // of four bytes it is the lower half: all processors are little-endian
+  size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 ? static_cast<size_t>(value) : 0;
+}
+
+size_t physical_memory() noexcept {
+  return system_number("hw.memsize");
+}
+
+#else
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
@@ -95,6 +116,8 @@ size_t physical_memory() {
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
+#endif
+
 }  // namespace
 
 std::vector<Isa> processor_isas() {
@@ -148,6 +171,51 @@ const char* isa_name(Isa isa) noexcept {
   return "baseline";
 }
 
+#if defined(__APPLE__)
+
+std::string processor_name() {
+  size_t size = 0;
+  const char* const name = "machdep.cpu.brand_string";
+  if (sysctlbyname(name, nullptr, &size, nullptr, 0) != 0 || size < 2) return "CPU";
+  std::string text(size, '\0');
+  if (sysctlbyname(name, text.data(), &size, nullptr, 0) != 0) return "CPU";
+  return text.c_str();  // up to its zero
+}
+
+// The fast ones where there are slow ones too: work in equal parts takes as long as on the slowest.
+// Threads are not bound to cores.
+int usable_cores() noexcept {
+  const size_t fast = system_number("hw.perflevel0.logicalcpu");
+  if (fast > 0) return static_cast<int>(fast);
+  return std::max(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)), 1);
+}
+
+size_t l2_cache_size() noexcept {
+  const size_t shared = system_number("hw.perflevel0.l2cachesize");
+  const size_t cores = system_number("hw.perflevel0.cpusperl2");
+  if (shared > 0 && cores > 0) return shared / cores;
+  return system_number("hw.l2cachesize");
+}
+
+size_t total_memory() noexcept {
+  return physical_memory();
+}
+
+// Pages that are free, and those that have not been used for long.
+size_t available_memory() noexcept {
+  vm_statistics64_data_t pages{};
+  mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+  const mach_port_t host = mach_host_self();
+  const kern_return_t status =
+      host_statistics64(host, HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&pages), &count);
+  mach_port_deallocate(mach_task_self(), host);  // mach_host_self() has added a reference
+  if (status != KERN_SUCCESS) return physical_memory();
+  const size_t available = size_t{pages.free_count} + pages.inactive_count;
+  return std::min(available * vm_kernel_page_size, physical_memory());
+}
+
+#else
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -188,5 +256,7 @@ size_t available_memory() noexcept {
   }
   return bytes;
 }
+
+#endif
 
 }  // namespace hologram::cpu

@@ -1,5 +1,6 @@
 #include "atlas/config.h"
 
+#include "atlas/backends.h"
 #include "atlas/error.h"
 #include "check.h"
 
@@ -83,10 +84,15 @@ TEST(config_names_backends_it_does_not_have) {
   const Config mixed = parse_config("abacus, cpu", "", "");
   CHECK_EQ(mixed.devices.size(), 1u);
   CHECK_EQ(mixed.error, "");  // there is a device, if not the first one asked for
-  CHECK_EQ(
-      mixed.warning,
-      "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: cuda, cpu); "
-      "libhologram_abacus.so is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)");
+#if defined(__APPLE__)
+  const std::string file = "libhologram_abacus.dylib";
+#else
+  const std::string file = "libhologram_abacus.so";
+#endif
+  CHECK_EQ(mixed.warning,
+           "HOLOGRAM_BACKENDS names 'abacus', which this build does not have (available: " +
+               std::string(hologram::kBackendsOfBuild) + "); " + file +
+               " is in no folder of HOLOGRAM_BACKEND_PATH (which is not set)");
 
   const Config none = parse_config("abacus", "", "");
   CHECK_EQ(none.devices.size(), 0u);
@@ -100,6 +106,15 @@ TEST(config_names_backends_it_does_not_have) {
   CHECK(both.error.find("'abacus'") != std::string::npos);
   CHECK(both.error.find("HOLOGRAM_CPU_DEVICES") != std::string::npos);
 }
+
+#if defined(HOLOGRAM_WITHOUT_GPUS)
+TEST(config_says_that_there_is_no_cuda) {
+  const Config config = parse_config("cuda", "", "");
+  CHECK_EQ(config.devices.size(), 0u);
+  CHECK(config.error.starts_with("HOLOGRAM_BACKENDS names 'cuda', which this build does not have"));
+  CHECK_EQ(parse_config("cuda,cpu", "", "").devices.size(), 1u);
+}
+#endif
 
 TEST(config_counts_the_devices_of_libraries) {
   const auto count = [](std::string_view name) -> int {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <vector>
 
+#include "atlas/float_mode.h"
 #include "check.h"
 #include "groups.h"
 #include "interpret.h"
@@ -145,7 +146,7 @@ TEST(group_threads_share_the_members_of_a_batch) {
   }
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 TEST(group_threads_flush_denormals_as_the_caller) {
   Threads threads(4);
   Builder b(ComputeType::f32);
@@ -156,10 +157,10 @@ TEST(group_threads_flush_denormals_as_the_caller) {
   const uint64_t half = std::bit_cast<uint32_t>(0.5f);
   void* operands[] = {in.data(), out.data()};
   const Binding binding{operands, &half, static_cast<int64_t>(in.size()), 0, nullptr, nullptr};
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | 0x8040u);
-  cpu::run(*code, binding, threads);
-  _mm_setcsr(before);
+  {
+    const FloatModeGuard guard(static_cast<FloatMode>(detail::kFloatModeBits));
+    cpu::run(*code, binding, threads);
+  }
   CHECK(std::all_of(out.begin(), out.end(), [](float y) { return y == 0; }));
   cpu::run(*code, binding, threads);
   CHECK(std::all_of(out.begin(), out.end(), [](float y) { return y == 0x1p-127f; }));

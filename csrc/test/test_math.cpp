@@ -207,3 +207,54 @@ TEST(math_special_values_of_f32) {
     check_value(f.name, f.lanes(Lanes(kNan)).v[0], kNan);
   }
 }
+
+// What the baseline of x86-64 computes, as a checksum of the bits (NaN is one value): another
+// processor has the same. Of sin and cos without arguments that go to the C library.
+TEST(math_bits_are_the_same_on_every_processor) {
+  uint64_t sum = 0;
+  const auto add = [&](float y) {
+    sum = (sum ^ (std::isnan(y) ? 0x7fc00000 : std::bit_cast<uint32_t>(y))) * 0x100000001b3u;
+  };
+  const auto check = [&](const char* name, uint64_t expected) {
+    if (sum != expected) {
+      std::printf("  the checksum of %s is 0x%016llx\n", name,
+                  static_cast<unsigned long long>(sum));
+      check::fail(__FILE__, __LINE__, name);
+    }
+    sum = 0;
+  };
+  constexpr uint64_t kExpected[] = {
+      0x9d2c5cee5ef34403, 0xcfb2c736127b415a, 0x0e09dfd97114e650, 0x597a82d1cee66d23,
+      0x608a8c2ae80fddc2, 0xf6dbcac839a5d0fc, 0xd770553584cecf2e, 0xd27bcefc9c634fdc,
+      0x6e30d51889b2f0f6, 0x39cb545efb73310d, 0xf0ba4fb17a1ffd50, 0x5d23ab4e19749284,
+      0x972ce78ae0e1ca9c, 0x0bb1dec7edef611c, 0xad6c735564f0e4ce, 0xdf965469f61c2e66};
+  static_assert(std::size(kExpected) == std::size(kFunctions));
+  constexpr uint64_t kStep = 0x3001;  // odd: all exponents and many significands
+  for (size_t i = 0; i < std::size(kFunctions); ++i) {
+    const Function& f = kFunctions[i];
+    const bool is_sine = f.name == std::string("sin") || f.name == std::string("cos");
+    for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 4 * kStep) {
+      Lanes x;
+      for (uint32_t k = 0; k < 4; ++k) {
+        x.v[k] = std::bit_cast<float>(static_cast<uint32_t>(bits + k * kStep));
+        if (is_sine && !(std::fabs(x.v[k]) <= kSineLimit)) x.v[k] = 0;
+      }
+      const Lanes y = f.lanes(x);
+      for (int k = 0; k < 4; ++k) add(y.v[k]);
+    }
+    check(f.name, kExpected[i]);
+  }
+  std::mt19937_64 random(3);
+  const auto any = [&] { return std::bit_cast<float>(static_cast<uint32_t>(random())); };
+  for (int i = 0; i < 100'000; ++i) {
+    const float x = any(), y = any(), z = any();
+    add(math_fma(x, y, i % 2 == 0 ? z : -x * y));
+  }
+  check("fma", 0x636a60514e147ebe);
+  for (int i = 0; i < 100'000; ++i) {
+    const float x = any(), y = any(), near = static_cast<float>(random() % 1000);
+    add(math_pow(i % 2 == 0 ? x : std::fabs(x), std::ldexp(y, -40)));
+    add(math_pow(1 + std::ldexp(near, -12), y));
+  }
+  check("pow", 0x4768bd3ffd32dd7a);
+}

@@ -1,2 +1,1 @@
-// Of glibc, which stands in for the C library of macOS where csrc/metal is checked for it.
-#pragma once
+// glibc's <gnu/stubs.h> asks for it where the compiler does not define __LP64__ as Linux has it.
