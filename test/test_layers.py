@@ -22,11 +22,12 @@ LAYERS = {
 }
 # The bindings say what machine the package runs on, give the build the kernels' texts, and hand
 # torch's threads to the CPU's queues. Calls run on the host whatever the backend: with kernels of
-# the CPU's where torch's are slower. What a GPU has no kernels for runs on copies, by the CPU's
-# code.
+# the CPU's where torch's are slower. What a GPU has no kernels for the CPU's code runs, on copies
+# or where it lies.
 EXCEPTIONS = {
-    ("cuda/code.h", "cpu/compiled_group.h"),
+    ("gpu/code.h", "cpu/compiled_group.h"),
     ("cuda/host_run.h", "cpu/compiled_group.h"),
+    ("metal/queue.cpp", "cpu/compiled_group.h"),
     ("aten/bindings.cpp", "cpu/system.h"),
     ("aten/kernel_texts.cpp", "gpu/libraries.h"),
     ("aten/threads.cpp", "cpu/queue.h"),
