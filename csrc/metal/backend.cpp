@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "atlas/backend_library.h"
+#include "atlas/backends.h"
 #include "atlas/error.h"
 #include "gpu/code.h"
 #include "gpu/compiler.h"
