@@ -341,14 +341,7 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   if (copy.sizes.size() > gpu::kMostMoveDimensions) return std::nullopt;
   const ContextGuard guard(gpu_);
   if (captured()) refuse_capture("a copy of " + std::to_string(copy.bytes()) + " bytes");
-  const auto tensor = [&](const void* address, std::span<const int64_t> strides) -> gpu::Tensor {
-    return {const_cast<void*>(address),
-            {copy.sizes.begin(), copy.sizes.end()},
-            {strides.begin(), strides.end()}};
-  };
-  const gpu::Launches launches =
-      gpu::copy(kMoves, copy.element_bytes, tensor(copy.to, copy.to_strides),
-                tensor(copy.from, copy.from_strides));
+  const gpu::Launches launches = gpu::copy(kMoves, copy);
   const std::lock_guard lock(mutex_);
   launcher_.watch(copy.is_watched);
   launch_moves(launches);

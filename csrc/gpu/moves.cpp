@@ -198,6 +198,16 @@ Launches copy(const Target& target, size_t bytes, const Tensor& to, const Tensor
   return moves.take();
 }
 
+Launches copy(const Target& target, const StridedCopy& copy) {
+  const auto tensor = [&](const void* address, std::span<const int64_t> strides) -> Tensor {
+    return {const_cast<void*>(address),
+            {copy.sizes.begin(), copy.sizes.end()},
+            {strides.begin(), strides.end()}};
+  };
+  return gpu::copy(target, copy.element_bytes, tensor(copy.to, copy.to_strides),
+                   tensor(copy.from, copy.from_strides));
+}
+
 Launches fill(const Target& target, size_t bytes, const Tensor& to, const void* element) {
   if (count_of(to.sizes) == 0) return {};
   Moves moves(target);

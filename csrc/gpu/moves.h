@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "atlas/strided_copy.h"
 #include "gpu/launch.h"
 
 namespace hologram::gpu {
@@ -29,6 +30,8 @@ inline constexpr size_t kMostMoveDimensions = 8;
 
 // Of the same sizes; a stride of `from` may be 0. No element of `to` is one of `from`.
 Launches copy(const Target& target, size_t bytes, const Tensor& to, const Tensor& from);
+// Of at most kMostMoveDimensions dimensions.
+Launches copy(const Target& target, const StridedCopy& copy);
 // `element`: its bytes, on the host.
 Launches fill(const Target& target, size_t bytes, const Tensor& to, const void* element);
 // Where `mask`, of bytes and of the same sizes, is not 0.

@@ -233,14 +233,7 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   if (copy.sizes.size() > gpu::kMostMoveDimensions || !holds(copy.to) || !holds(copy.from)) {
     return std::nullopt;
   }
-  const auto tensor = [&](const void* address, std::span<const int64_t> strides) -> gpu::Tensor {
-    return {const_cast<void*>(address),
-            {copy.sizes.begin(), copy.sizes.end()},
-            {strides.begin(), strides.end()}};
-  };
-  const gpu::Launches launches =
-      gpu::copy(kMoves, copy.element_bytes, tensor(copy.to, copy.to_strides),
-                tensor(copy.from, copy.from_strides));
+  const gpu::Launches launches = gpu::copy(kMoves, copy);
   const std::lock_guard lock(mutex_);
   launch_moves(launches);
   ++runs.moves;
