@@ -251,7 +251,6 @@ test-metal: ## Python tests on the Metal backend, with a Metal that needs no Mac
 test-sim-kernels: ## What `make test` runs on the simulated device through GPU kernels
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(SOME_ON_KERNELS)" POISON=1
 	@$(MAKE) test-sim KERNELS=cuda ARGS="$(FORWARD_UNITS)" MARK=recorded
-	@$(MAKE) test-sim KERNELS=metal ARGS="$(FORWARD_UNITS)" MARK=recorded
 
 # The sanitizer's own test runs with it in processes of its own, also where this one has it not.
 test-gpu-kernels: $(BUILT) $(EVERYTHING) ## GPU kernels on an emulator, of clang++-19 (ASAN=1: under AddressSanitizer)
