@@ -84,6 +84,24 @@ class TestDevice(HologramTestCase):
             """
         )
 
+    def test_what_is_beyond_a_segment(self):
+        """Nobody may touch it: a kernel that would, a signal ends."""
+        run_on_metal(
+            """
+            import ctypes, os, signal
+            x = torch.ones(5 << 20, device="hologram")
+            address = x.data_ptr() + x.nbytes
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+                while True:
+                    ctypes.memset(address, 0, 1)
+                    address += 4096
+            assert os.waitpid(child, 0)[1] == signal.SIGSEGV
+            assert (x + 1).sum().item() == 2 * (5 << 20)
+            """
+        )
+
 
 class TestKernels(HologramTestCase):
     def test_products(self):

@@ -184,9 +184,13 @@ def test_misuse(case: str) -> None:
     assert done.returncode == -signal.SIGABRT
 
 
+def test_a_kernel_that_leaves_its_buffer() -> None:
+    assert run("beyond_the_end").returncode == -signal.SIGSEGV
+
+
 def test_every_case_is_run() -> None:
     done = subprocess.run([str(CHECK)], capture_output=True, text=True, check=True)
-    cases = {*RUNNING, *MISUSE, *(case for case, _, _ in FAULTS), "text"}
+    cases = {*RUNNING, *MISUSE, *(case for case, _, _ in FAULTS), "text", "beyond_the_end"}
     assert set(done.stdout.split()) == cases
 
 

@@ -242,14 +242,14 @@ size_t Device::allocated_bytes() const noexcept {
   return raw(*this)->currentAllocatedSize();
 }
 
-Buffer Device::wrap(void* memory, size_t bytes, void (*give_back)(void*)) const {
+Buffer Device::wrap(void* memory, size_t bytes, void (*give_back)(void*, size_t)) const {
   const Pool pool;
   if (bytes > raw(*this)->maxBufferLength()) return Buffer();
   constexpr MTL::ResourceOptions kOptions =
       MTL::ResourceStorageModeShared | MTL::ResourceHazardTrackingModeDefault;
   if (give_back == nullptr) return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, nullptr));
-  return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, ^(void* its, NS::UInteger) {
-    give_back(its);
+  return Buffer(raw(*this)->newBuffer(memory, bytes, kOptions, ^(void* its, NS::UInteger length) {
+    give_back(its, length);
   }));
 }
 

@@ -131,9 +131,9 @@ class Device : public Object {
   // Memory of the host for as long as the buffer lives, whole pages (page_size()) of no other
   // buffer: kernels wait for others by the buffers that they use. Command buffers keep what they
   // use a little longer than it takes to run: `give_back`, where it is not null, is called with the
-  // memory when nobody has the buffer any more. Null, with nothing called, where the device has no
-  // more, or not so much in one.
-  Buffer wrap(void* memory, size_t bytes, void (*give_back)(void*) = nullptr) const;
+  // memory and its bytes when nobody has the buffer any more. Null, with nothing called, where the
+  // device has no more, or not so much in one.
+  Buffer wrap(void* memory, size_t bytes, void (*give_back)(void*, size_t) = nullptr) const;
   static size_t page_size() noexcept;
   // Compiles text in the Metal shading language 3.1, without fast math. Throws Error with the
   // compiler's words, and the line that it is about.

@@ -51,13 +51,14 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != text.npos;
 }
 
-// Pages of numbers, as long as the process lives.
+// Pages of numbers, as long as the process lives; nobody may touch the page behind them.
 template <class T>
 std::span<T> pages(size_t bytes) {
   const size_t page = Device::page_size();
   void* const got =
-      ::mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, bytes + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const auto start = (reinterpret_cast<uintptr_t>(got) + page - 1) / page * page;
+  ::mprotect(reinterpret_cast<void*>(start), bytes, PROT_READ | PROT_WRITE);
   return {reinterpret_cast<T*>(start), bytes / sizeof(T)};
 }
 

@@ -222,6 +222,16 @@ void behind_the_buffer() {
   dispatch("increment", 1, 0, 1, 32, 16384);
 }
 
+// A page has 4,096 numbers; the threads behind them write, too.
+void beyond_the_end() {
+  const Ready its;
+  const Array<int> x(its.device);
+  const Commands::Place place{&x.buffer, 0};
+  Commands commands = its.queue.commands();
+  commands.dispatch(its.pipeline("increment"), {&place, 1}, {}, 129, 32);
+  run(std::move(commands));
+}
+
 void event_that_falls() {
   Event event = Device::system_default().make_event();
   event.set_value(2);
@@ -276,6 +286,7 @@ constexpr NamedCase kCases[] = {
     {"other_parameters", other_parameters},
     {"one_argument_too_many", one_argument_too_many},
     {"behind_the_buffer", behind_the_buffer},
+    {"beyond_the_end", beyond_the_end},
     {"event_that_falls", event_that_falls},
     {"many_command_buffers", many_command_buffers},
     {"in_a_child", in_a_child},
