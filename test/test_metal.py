@@ -253,6 +253,19 @@ class TestQueues(HologramTestCase):
             """
         )
 
+    def test_many_command_buffers_at_a_time(self):
+        """More than Metal has: the host waits for some to end, and these can be reported."""
+        run_on_metal(
+            """
+            x = torch.ones(10, device="hologram")
+            before = counts()["buffers.committed"]
+            y = submit_additions(x, 300)
+            assert (y == 301).all().item()
+            assert counts()["buffers.committed"] - before >= 300
+            """,
+            HOLOGRAM_TEST_METAL_DELAY=2000,
+        )
+
 
 class TestFaults(HologramTestCase):
     def check_missing(self, pattern: str, **env: object) -> None:

@@ -18,6 +18,9 @@ namespace {
 // on, and each one costs the host as much as many kernels.
 constexpr size_t kMostOperations = 40;
 constexpr size_t kMostBytes = size_t{40} << 20;
+// So many command buffers of a queue run at a time. Metal has 64, and waits where there are more:
+// under the queue's lock it would, which reports of their ends need.
+constexpr size_t kMostRunning = 48;
 // Of a run's scratch memory, which grows by whole steps.
 constexpr size_t kScratchStep = size_t{4} << 20;
 // Passes that an error names, which may be of any of them.
@@ -68,6 +71,12 @@ Queue::~Queue() {
   if (scratch_ != nullptr) memory_.free(scratch_);
 }
 
+std::unique_lock<std::mutex> Queue::enter() {
+  std::unique_lock lock(mutex_);
+  reported_.wait(lock, [&] { return running_ < kMostRunning; });
+  return lock;
+}
+
 Commands& Queue::commands() {
   if (!open_) open_.emplace(queue_.commands());
   return *open_;
@@ -104,11 +113,11 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
       pass.fail(error);
       continue;
     }
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock = enter();
     enqueued(bytes_of(batch.group, pass.bindings()), compiled);
   }
   Released released;
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   commit();
   note_done(released);
   return last_;
@@ -145,7 +154,7 @@ void Queue::launch(const gpu::Ready& ready, std::span<const Binding> bindings) {
   const size_t bytes = ready.prepared.scratch_bytes();
   char* replaced = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock = enter();
     if (bytes > scratch_bytes_) {
       const size_t wanted =
           (std::max(bytes, 2 * scratch_bytes_) + kScratchStep - 1) / kScratchStep * kScratchStep;
@@ -209,7 +218,7 @@ Ticket Queue::copy(void* to, const void* from, size_t bytes, Direction) {
   const auto count = static_cast<int64_t>(bytes / element);
   const gpu::Launches launches =
       gpu::copy(kMoves, element, {to, {count}, {1}}, {const_cast<void*>(from), {count}, {1}});
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   launch_moves(launches);
   return enqueued(2 * bytes);
 }
@@ -224,7 +233,7 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   }
   const gpu::Launches launches =
       gpu::fill(kMoves, element_bytes, {to, {static_cast<int64_t>(count)}, {1}}, element);
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   launch_moves(launches);
   return enqueued(element_bytes * count);
 }
@@ -234,7 +243,7 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
     return std::nullopt;
   }
   const gpu::Launches launches = gpu::copy(kMoves, copy);
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   launch_moves(launches);
   ++runs.moves;
   return enqueued(2 * copy.bytes());
@@ -246,7 +255,7 @@ std::optional<Ticket> Queue::product(const Product& product) {
   for (const void* const address : launch->addresses) {
     if (!holds(address)) return std::nullopt;
   }
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   const Pipeline& pipeline = kernels_.find_native(launch->kernel);
   if (launch->threads > pipeline.most_threads()) return std::nullopt;
   dispatch(pipeline, launch->addresses, std::as_bytes(std::span(&launch->parameters, 1)),
@@ -257,7 +266,7 @@ std::optional<Ticket> Queue::product(const Product& product) {
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   if (moment == nullptr) return last_;  // which is done when all before is
   ++last_;
   commit(std::static_pointer_cast<Moment>(std::move(moment)));
@@ -269,10 +278,10 @@ void Queue::wait_for(const Fence& fence) {
   if (other == nullptr) return fence.wait();
   if (other == this || other->known_done(fence.ticket)) return;
   {
-    const std::lock_guard lock(other->mutex_);
+    const std::unique_lock lock = other->enter();
     if (fence.ticket > other->committed_) other->commit();
   }
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = enter();
   commit();  // the other queue may wait for what is before this
   commands().wait_for(other->event_, fence.ticket);
   ++last_;  // what is behind it on the host is so, too
@@ -321,7 +330,7 @@ void Queue::wait(Ticket ticket) {
 void Queue::finish() noexcept {
   Ticket ticket = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock = enter();
     commit();
     ticket = committed_;
   }

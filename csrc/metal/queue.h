@@ -78,6 +78,8 @@ class Queue final : public hologram::Queue {
   // Plans, which are let go of without the lock: what they own is others'.
   using Released = std::vector<std::shared_ptr<const Compiled>>;
 
+  // The lock, for who may make a command buffer.
+  std::unique_lock<std::mutex> enter();
   // Each of these under the lock.
   Commands& commands();
   void dispatch(const Pipeline& pipeline, std::span<const void* const> addresses,
