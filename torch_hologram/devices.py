@@ -57,7 +57,9 @@ class DeviceProperties:
         backend: what executes, ``"cpu"`` or the name of another backend.
         total_memory: memory in bytes.
         multi_processor_count: processors the device computes with.
-        isa: instruction set of the kernels, ``"avx512"``, ``"avx2"``, ``"neon"`` or ``"baseline"``.
+        isa: instruction set of the kernels: ``"avx512"``, ``"avx2"``, ``"neon"`` or
+            ``"baseline"`` of a CPU, such as ``"sm_90"`` of NVIDIA's GPUs, ``"msl3.1"``, the
+            language, of Metal's.
         l2_cache_size: level 2 cache of one processor in bytes, 0 if unknown.
         major: major version of the device's capability.
         minor: minor version of the device's capability.
