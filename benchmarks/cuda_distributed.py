@@ -40,48 +40,15 @@ if "--worker" in sys.argv:
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from gpt import Gpt, Sizes
+from torch import nn
 from torch.nn import functional as F
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WIDTH, LAYERS, HEADS, LENGTH, WORDS = 512, 6, 8, 256, 32_000
+SIZES = Sizes(width=512, layers=6, heads=8, length=256, words=32_000)
 STEPS = 10  # between two readings of the clock
 WARM_UP = 30  # readings that do not count
 Span = tuple[float, float]
-
-
-class Block(nn.Module):
-    """A layer, with the norms first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, -1)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(x.shape))
-        hidden: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
-        return hidden
-
-
-class Gpt(nn.Module):
-    """Tokens, int64 (batch, length), to logits (batch, length, words)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        places = self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        logits: Tensor = self.head(self.norm(self.blocks(self.words(tokens) + places)))
-        return logits
 
 
 # ---- what runs in each process -------------------------------------------------------------------
@@ -101,11 +68,11 @@ def work(
     if size > 1:
         dist.init_process_group("nccl")
     torch.manual_seed(0)
-    model: nn.Module = Gpt().to(device)
+    model: nn.Module = Gpt(SIZES).to(device)
     if size > 1:
         model = nn.parallel.DistributedDataParallel(model, [rank], **ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    batches = [torch.randint(WORDS, (batch, LENGTH + 1)).pin_memory() for _ in range(8)]
+    batches = [torch.randint(SIZES.words, (batch, SIZES.length + 1)).pin_memory() for _ in range(8)]
     text = batches[0].to(device)
     done = 0
 
