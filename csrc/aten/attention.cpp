@@ -3,8 +3,7 @@
 // torch's function, which is composed, asks the device for a choice and calls what was chosen by
 // the type of the device. On the CPU "flash attention" is
 // _scaled_dot_product_flash_attention_for_cpu; on CUDA it is flash attention, or one of two other
-// operators that only CUDA has. All are delegated. Where the device has products of its own and
-// torch no kernels for it, attention is composed of these.
+// operators that only CUDA has. All are delegated.
 #include "aten/precompiled.h"
 
 #include <ATen/SDPBackend.h>
@@ -25,7 +24,6 @@
 #include "aten/below_autograd.h"
 #include "aten/delegate.h"
 #include "aten/delegate_target.h"
-#include "aten/library_products.h"
 #include "aten/norms.h"
 #include "aten/runtime.h"
 
@@ -85,14 +83,8 @@ SDPBackend vendor_choice(const DelegateTarget& target, const Tensor& query, cons
 int64_t attention_choice(const Tensor& query, const Tensor& key, const Tensor& value,
                          const std::optional<Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool grouped) {
-  const c10::DeviceIndex device = check_device(query.device());
-  const DelegateTarget& target = target_of(device);
+  const DelegateTarget& target = target_of(check_device(query.device()));
   if (target.is_cpu()) {
-    // Products and a softmax in the order of the queue, where torch's kernel would have it wait for
-    // the host.
-    if (has_product_library(device) && query.scalar_type() != c10::ScalarType::Double) {
-      return static_cast<int64_t>(SDPBackend::math);
-    }
     return at::native::_fused_sdp_choice_cpp(query, key, value, mask, dropout, causal, scale,
                                              grouped);
   }
