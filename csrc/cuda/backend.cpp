@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -84,7 +85,7 @@ class Backend final : public hologram::Backend {
         {"kernels.failed", counts.failed},
         {"kernels.found", counts.found},
         {"kernels.discarded", KernelCache::discarded.load()}};
-    for (const auto& [name, count] : Queue::runs.named()) all.emplace_back("groups." + name, count);
+    std::ranges::move(Queue::runs.named(), std::back_inserter(all));
     return all;
   }
 

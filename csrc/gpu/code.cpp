@@ -53,7 +53,11 @@ void RunCounts::count(Form form) noexcept {
 }
 
 std::vector<std::pair<std::string, uint64_t>> RunCounts::named() const {
-  return {{"emitted", emitted}, {"pieces", pieces}, {"cold", cold}, {"cpu", cpu}, {"moves", moves}};
+  return {{"groups.emitted", emitted},
+          {"groups.pieces", pieces},
+          {"groups.cold", cold},
+          {"groups.cpu", cpu},
+          {"groups.moves", moves}};
 }
 
 std::string described(const Batch& batch, std::span<const Binding> bindings) {

@@ -41,7 +41,8 @@ struct RunCounts {
   std::atomic<uint64_t> emitted{0}, pieces{0}, cold{0}, cpu{0}, moves{0};
 
   void count(Form form) noexcept;
-  std::vector<std::pair<std::string, uint64_t>> named() const;  // in this order
+  // In this order, as stream_stats() names them: "groups.emitted".
+  std::vector<std::pair<std::string, uint64_t>> named() const;
 };
 
 // For errors: ", which computes add, mul of 10 and 20 elements".

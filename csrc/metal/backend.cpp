@@ -1,8 +1,9 @@
 #include <algorithm>
-#include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "atlas/backend_library.h"
 #include "atlas/backends.h"
@@ -55,7 +56,7 @@ class Backend final : public hologram::Backend {
         {"kernels.failed", counts.failed},
         {"buffers.committed", Queue::committed_buffers.load()},
         {"buffers.failed", Queue::failed_buffers.load()}};
-    for (const auto& [name, count] : Queue::runs.named()) all.emplace_back("groups." + name, count);
+    std::ranges::move(Queue::runs.named(), std::back_inserter(all));
     return all;
   }
 

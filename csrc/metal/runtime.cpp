@@ -179,11 +179,6 @@ void Commands::signal(const Event& event, uint64_t value) {
   command_buffer(buffer_)->encodeSignalEvent(raw(event), value);
 }
 
-void Commands::set_label(const std::string& label) {
-  const Pool pool;
-  command_buffer(buffer_)->setLabel(string_of(label));
-}
-
 void Commands::commit(std::function<void(const Finished&)> finished) {
   const Pool pool;
   // The block is copied, and called once.

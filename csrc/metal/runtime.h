@@ -94,8 +94,6 @@ class Commands {
   // has ended.
   void wait_for(const Event& event, uint64_t value);
   void signal(const Event& event, uint64_t value);
-  // What a profiler calls it.
-  void set_label(const std::string& label);
   // Starts it, behind those that were committed before. `finished` is called once, by a thread of
   // Metal's; where there is an error events were not signalled.
   void commit(std::function<void(const Finished&)> finished);

@@ -359,10 +359,6 @@ void define_commands(Kinds& kinds) {
     self->add_handler([copy = std::shared_ptr<const void>(_Block_copy(block), &_Block_release)](
                           CommandBuffer* its) { ((Block)copy.get())(its); });
   });
-  commands.add("setLabel:", [](CommandBuffer* self, SEL, String* label) {
-    if (label == nullptr) misuse("no label is given to a command buffer");
-    self->check_writable("a label");
-  });
   commands.add("commit", [](CommandBuffer* self, SEL) { self->commit(); });
   commands.add("status", [](CommandBuffer* self, SEL) { return self->status(); });
   commands.add("error", [](CommandBuffer* self, SEL) { return self->error(); });

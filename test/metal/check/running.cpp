@@ -39,7 +39,6 @@ void pointwise() {
   const Commands::Place places[] = {{&x.buffer, 40}, {&y.buffer, 80}};
   const Numbers numbers{2, 3, kCount};
   Commands commands = its.queue.commands();
-  commands.set_label("pointwise");
   commands.dispatch(its.pipeline("linear"), places, bytes_of(numbers), 8, 128);
   REQUIRE(run(std::move(commands)).error.empty());
   for (size_t i = 0; i < y.host.size(); ++i) {
