@@ -195,8 +195,8 @@ UNITS = {
     "launches": "gpu/code gpu/compiler gpu/indices gpu/move_launches gpu/moves gpu/pieces "
     "gpu/prepared",
     "cuda": "cuda/backend cuda/context cuda/cublas_lt cuda/driver cuda/host_run cuda/image "
-    "cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products cuda/queue cuda/staging "
-    "cuda/toolchain cuda/vendor_library",
+    "cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products cuda/queue cuda/replay "
+    "cuda/staging cuda/toolchain cuda/vendor_library",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
     "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "

@@ -37,6 +37,7 @@ SETTINGS = (
     Setting("HOLOGRAM_NVRTC", "the first found", "file of NVIDIA's compiler NVRTC"),
     Setting("HOLOGRAM_COMPILE", "1", "0 compiles no GPU kernels, wait waits for the compiler"),
     Setting("HOLOGRAM_CACHE_DIR", "the user's", "folder for compiled GPU kernels, 0 keeps none"),
+    Setting("HOLOGRAM_REPLAY", "1", "0 launches programs that come again kernel by kernel"),
     Setting("HOLOGRAM_CPU_ISA", "the widest", "instruction set: baseline, avx2, avx512 or neon"),
 )
 _PREFIX = "HOLOGRAM_"

@@ -5,8 +5,12 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,7 +18,6 @@
 #include "aten/below_autograd.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
-#include "aten/queue_order.h"
 #include "aten/record_call.h"
 #include "atlas/device.h"
 #include "atlas/product.h"
@@ -132,18 +135,63 @@ bool is_bias(const Tensor& self, const Product& product) {
          product.columns > 1 && product.inner > 1;
 }
 
-// In the order of the queue, behind what is recorded on the memory.
-bool enqueue(const Product& product, at::ArrayRef<const Tensor*> operands, const Tensor& out) {
-  Channel& channel = current_channel(out.device().index());
-  c10::SmallVector<BlockState*, 5> blocks;
-  for (const Tensor* operand : operands) {
-    blocks.push_back(operand_block(operand->unsafeGetTensorImpl()));
+// A product in a program. Memory: a, b, c and the bias where the product has them, out; behind them
+// out once more where it is read.
+class ProductCall final : public KernelCall {
+ public:
+  ProductCall(const char* name, const Product& product) : KernelCall(name), product_(product) {}
+
+  std::optional<Product> product(std::span<void* const> memory) const override {
+    Product its = product_;
+    size_t next = 0;
+    its.a.data = memory[next++];
+    its.b.data = memory[next++];
+    if (its.beta != 0 && its.c.data != its.out.data) its.c.data = memory[next++];
+    if (its.bias != nullptr) its.bias = memory[next++];
+    const bool in_place = its.c.data == its.out.data;
+    its.out.data = memory[next];
+    if (in_place) its.c.data = its.out.data;
+    return its;
   }
-  Block* const written = operand_block(out.unsafeGetTensorImpl());
-  blocks.push_back(written);
-  const std::span<BlockState* const> used(blocks.data(), blocks.size());
-  return run_in_queue_order(channel, used, *written,
-                            [&](Queue& queue) { return queue.product(product); });
+
+ private:
+  // By torch's CPU kernels, where the library does not compute it after all.
+  void compute(std::span<void* const> memory) override {
+    const Product its = *product(memory);
+    const auto type = type_of(its.dtype);
+    const auto matrix = [&](const Matrix& of, int64_t rows, int64_t columns) {
+      const int64_t row = of.by_columns ? 1 : of.leading, column = of.by_columns ? of.leading : 1;
+      return TensorShape({its.count, rows, columns}, {of.stride, row, column}, type).over(of.data);
+    };
+    const Tensor a = matrix(its.a, its.rows, its.inner), b = matrix(its.b, its.inner, its.columns);
+    Tensor sum = its.beta != 0
+                     ? at::baddbmm(matrix(its.c, its.rows, its.columns), a, b, its.beta, its.alpha)
+                     : at::bmm(a, b).mul_(its.alpha);
+    if (its.bias != nullptr) {
+      sum.add_(TensorShape({its.columns}, {1}, type).over(const_cast<void*>(its.bias)));
+    }
+    matrix(its.out, its.rows, its.columns).copy_(sum);
+  }
+
+  static caffe2::TypeMeta type_of(DType dtype) {
+    switch (dtype) {
+      case DType::f64: return caffe2::TypeMeta::Make<double>();
+      case DType::f16: return caffe2::TypeMeta::Make<c10::Half>();
+      case DType::bf16: return caffe2::TypeMeta::Make<c10::BFloat16>();
+      default: return caffe2::TypeMeta::Make<float>();
+    }
+  }
+
+  const Product product_;
+};
+
+// As a call in the program, which the queue computes. What lies between the elements of a result
+// is to stay: the result is read, too.
+void record(const char* name, const Product& product, c10::SmallVector<const Tensor*, 5>& reads,
+            const Tensor& out) {
+  const bool in_place = product.beta != 0 && product.c.data == product.out.data;
+  if (in_place || !out.is_non_overlapping_and_dense()) reads.push_back(&out);
+  record_call(name, reads, &out, std::make_shared<ProductCall>(name, product));
 }
 
 }  // namespace
@@ -187,7 +235,7 @@ bool product_by_library(OpCounter& counter, const ProductTerms& terms, const Ten
   product.a = operand_of(a, kept_a);
   product.b = operand_of(b, kept_b);
   const bool is_by_rows = lies_by_rows(product.out, product.rows, product.columns);
-  c10::SmallVector<const Tensor*, 4> operands{&kept_a, &kept_b};
+  c10::SmallVector<const Tensor*, 5> operands{&kept_a, &kept_b};
   if (self != nullptr && beta != 0) {
     if (beta == 1 && is_by_rows && is_bias(*self, product)) {
       product.bias = self->unsafeGetTensorImpl()->data();
@@ -205,8 +253,12 @@ bool product_by_library(OpCounter& counter, const ProductTerms& terms, const Ten
       }
     }
   }
-  if (!is_by_rows) transpose(product);
-  if (!enqueue(product, operands, *out)) return false;
+  if (!is_by_rows) {
+    transpose(product);
+    std::swap(operands[0], operands[1]);
+  }
+  if (!current_channel(a.device().index()).queue->computes(product)) return false;
+  record(counter.name.c_str(), product, operands, *out);
   note_native(counter);
   return true;
 }

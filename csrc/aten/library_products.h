@@ -1,5 +1,5 @@
-// Matrix products by the library of a device's vendor (Queue::product), in the order of the queue
-// and with no kernel of torch's.
+// Matrix products by the library of a device's vendor (Queue::product), as calls of the program that
+// its queue computes, with no kernel of torch's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -2,12 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 
 #include "atlas/fence.h"
 #include "atlas/queue.h"
 
 namespace hologram {
+
+// Which of the free blocks of a size is handed out next: the one that was freed last, or the one
+// with the lowest address. Then the same requests and frees get the same addresses again, as soon
+// as what is in use at their beginning is the same.
+enum class BlockOrder : uint8_t { warmest, lowest };
 
 struct Allocation {
   void* data = nullptr;

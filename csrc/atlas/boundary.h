@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "atlas/allocation.h"
+
 namespace hologram {
 
 inline constexpr int kBoundaryClasses = 96;
@@ -62,7 +64,9 @@ struct BoundaryClassUsage {
 // it under its lock.
 class BoundaryPool {
  public:
-  BoundaryPool() noexcept { clear(); }
+  explicit BoundaryPool(BlockOrder order = BlockOrder::warmest) noexcept : order_(order) {
+    clear();
+  }
   BoundaryPool(const BoundaryPool&) = delete;
   BoundaryPool& operator=(const BoundaryPool&) = delete;
 
@@ -137,6 +141,7 @@ class BoundaryPool {
   char* search(int pages, size_t nbytes) noexcept;
   char* take(size_t class_index, int page, uint64_t run, size_t nbytes) noexcept;
 
+  const BlockOrder order_;
   char* base_ = nullptr;
   size_t bytes_ = 0;  // of the region: kBoundaryBytes, or 0 when not attached
   std::array<uint64_t, kBoundaryClasses> free_;  // bit p: page p is free
@@ -151,6 +156,8 @@ class BoundaryPool {
 inline char* BoundaryPool::allocate(size_t nbytes) noexcept {
   const int pages = pages_for(nbytes);
   if (pages > longest_anywhere_) return nullptr;
+  if (order_ == BlockOrder::lowest) [[unlikely]]
+    return search(pages, nbytes);
   const uint64_t run = run_mask(pages);
   Recent& recent = recent_[static_cast<size_t>(pages - 1)];
   for (int i = 0; i < kHintsTried; ++i) {

@@ -8,13 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-
 #include <string>
 
 #include "atlas/block_state.h"
 #include "atlas/dtype.h"
 #include "atlas/error.h"
+#include "atlas/product.h"
 
 namespace hologram {
 
@@ -31,6 +32,11 @@ class Call {
   // Addresses of what it reads and of what it writes, in the order in which they were recorded. On
   // the thread that submits the program. Once. What it throws is the failure of all that it writes.
   virtual void run(std::span<void* const> memory) = 0;
+  // The matrix product that it is, of the same addresses: a queue that computes it
+  // (Queue::product) does not run the call.
+  virtual std::optional<Product> product(std::span<void* const> /*memory*/) const {
+    return std::nullopt;
+  }
 };
 
 // Elements of a block that lie side by side.

@@ -130,6 +130,12 @@ void Frame::Pass::call() {
   frame_.program_->bodies[batch_->call]->run({frame_.operands_.data(), frame_.operands_.size()});
 }
 
+std::optional<Product> Frame::Pass::product() const {
+  if (batch_->members.empty()) return std::nullopt;  // what it reads is missing
+  return frame_.program_->bodies[batch_->call]->product(
+      {frame_.operands_.data(), frame_.operands_.size()});
+}
+
 std::vector<Frame::Pass::Touched> Frame::Pass::touched_by_call() const {
   std::vector<Touched> all;
   const Program& program = *frame_.program_;

@@ -42,9 +42,22 @@ bool SizeClass::find_ready(const Queue* queue) noexcept {
          raise(free, 16, [&](const FreeBlock& block) { return is_ready(block.fence(), queue); });
 }
 
-LinearPool::LinearPool() {
+// The one with the lowest address if the queue used it last; else what find_ready() has.
+bool SizeClass::find_first(const Queue* queue) noexcept {
+  if (free.empty()) return false;
+  if (fenced == 0 || queue == nullptr || free.begin()->queue == queue) {
+    free.raise_first();
+    return true;
+  }
+  const bool found = find_ready(queue);
+  if (found) free.make_heap(1);
+  return found;
+}
+
+LinearPool::LinearPool(BlockOrder order) {
   for (size_t i = 0; i < kSizeClasses; ++i) {
     SizeClass& size_class = size_classes_[i];
+    size_class.by_address = order == BlockOrder::lowest;
     size_class.capacity = capacity_of(i);
     if (size_class.capacity <= kLargestSmall) {
       size_class.segment_bytes = kSmallSegment;
@@ -143,6 +156,7 @@ Segment* LinearPool::remove_idle(Fences& fences) noexcept {
       size_class.fenced -= block.ticket != 0;
       return true;
     });
+    if (size_class.by_address) size_class.free.make_heap();
     if (size_class.carving != nullptr && size_class.carving->live == 0) {
       size_class.carving = nullptr;
     }

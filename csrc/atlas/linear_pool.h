@@ -3,8 +3,9 @@
 // A request is rounded up to a size class (multiples of 64 B up to 256 B, then four per power of
 // two, so at most 25 % is lost). Blocks up to 512 KiB are carved from 1 MiB segments that hold one
 // size class each; larger blocks are segments of their own. A freed block goes on top of its size
-// class's stack and is the next to be handed out, because it is the warmest. Bookkeeping lies
-// outside the blocks, so the memory itself need not be addressable by the host.
+// class's stack and is the next to be handed out, because it is the warmest; or the one with the
+// lowest address is (Order). Bookkeeping lies outside the blocks, so the memory itself need not be
+// addressable by the host.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +72,14 @@ class FreeStack {
   FreeBlock* end() const noexcept { return end_; }
   void push(const FreeBlock& block) noexcept { *end_++ = block; }
   FreeBlock pop() noexcept { return *--end_; }
+  // As a heap whose first block has the lowest address, of all but the topmost so many.
+  void make_heap(ptrdiff_t but = 0) noexcept { std::make_heap(begin(), end_ - but, has_higher); }
+  void push_to_heap(const FreeBlock& block) noexcept {
+    push(block);
+    std::push_heap(begin(), end_, has_higher);
+  }
+  // Puts the first block on top; the others stay a heap.
+  void raise_first() noexcept { std::pop_heap(begin(), end_, has_higher); }
   // Into one that is empty.
   void copy_from(const FreeStack& other) noexcept {
     end_ = std::copy(other.begin(), other.end(), begin());
@@ -85,6 +94,10 @@ class FreeStack {
   }
 
  private:
+  static bool has_higher(const FreeBlock& a, const FreeBlock& b) noexcept {
+    return a.data > b.data;
+  }
+
   std::unique_ptr<FreeBlock[]> blocks_;
   FreeBlock* end_ = nullptr;
 };
@@ -98,6 +111,7 @@ struct SizeClass {
   FreeStack free;              // with room for every block
   size_t fenced = 0;           // of the free ones
   Segment* carving = nullptr;  // segment whose tail has not been handed out yet
+  bool by_address = false;     // `free` is a heap
 
   bool large() const noexcept { return blocks_per_segment == 1; }
   bool starts_block(size_t offset) const noexcept {
@@ -107,10 +121,13 @@ struct SizeClass {
   // Puts a block on top that is ready for the queue, or is any where that is null. False where
   // there is none among the first few.
   bool find_free(const Queue* queue) noexcept {
+    if (by_address) [[unlikely]]
+      return find_first(queue);
     return !free.empty() && (fenced == 0 || queue == nullptr || find_ready(queue));
   }
 
  private:
+  bool find_first(const Queue* queue) noexcept;
   bool find_ready(const Queue* queue) noexcept;
 };
 
@@ -138,7 +155,7 @@ class LinearPool {
   static constexpr size_t kLargestRequest = size_t{1} << 46;
   static constexpr int kSizeClasses = 4 + (46 - 8) * 4;
 
-  LinearPool();
+  explicit LinearPool(BlockOrder order = BlockOrder::warmest);
   LinearPool(const LinearPool&) = delete;
   LinearPool& operator=(const LinearPool&) = delete;
 
@@ -259,7 +276,12 @@ inline LinearBlock LinearPool::find(const void* data) const noexcept {
   SizeClass& size_class = *segment->size_class;
   *block.entry = 0;
   --segment->live;
-  size_class.free.push({static_cast<char*>(data), segment, fence.queue, fence.ticket});
+  const FreeBlock freed{static_cast<char*>(data), segment, fence.queue, fence.ticket};
+  if (size_class.by_address) [[unlikely]] {
+    size_class.free.push_to_heap(freed);
+  } else {
+    size_class.free.push(freed);
+  }
   if (fence.ticket != 0) [[unlikely]]
     ++size_class.fenced;
 }

@@ -22,13 +22,21 @@ namespace {
   std::abort();
 }
 
+// Memory that the host does not touch is nowhere warm; programs that come again there had better
+// find the addresses that they had.
+BlockOrder order_for(const Backend& backend) {
+  return backend.properties().host_addressable ? BlockOrder::warmest : BlockOrder::lowest;
+}
+
 }  // namespace
 
 MemoryPool::MemoryPool(Backend& backend, size_t limit, bool poison_freed)
     : backend_(backend),
       host_addressable_(backend.properties().host_addressable),
       poison_freed_(poison_freed),
-      limit_(limit) {}
+      limit_(limit),
+      linear_(order_for(backend)),
+      boundary_(order_for(backend)) {}
 
 MemoryPool::~MemoryPool() {
   if (boundary_.attached()) backend_.free_segment(boundary_.detach(), kBoundaryBytes);

@@ -42,6 +42,7 @@ inline bool Window::takes(size_t instructions, FloatMode mode) const {
          (held == 0 ||
           (current_->bytes < most_bytes_ &&
            (current_->program.calls.empty() || current_->retired < most_retired_) &&
+           (alone_ || current_->program.calls.size() < kMostCalls) &&
            current_->comparisons < kMostComparisons && current_->program.float_mode == mode));
 }
 

@@ -79,6 +79,9 @@ class Window {
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.
   static constexpr size_t kMostComparisons = size_t{1} << 18;
+  // Calls of a program that a queue runs while the next one is recorded: with more, it would begin
+  // late.
+  static constexpr size_t kMostCalls = 16;
   // Throws what a failure is reported as; by default Error. Set once, before any window is used.
   using Raise = void (*)(const Failure&);
   static void set_raise(Raise raise) noexcept { raise_ = raise; }

@@ -84,7 +84,11 @@ class Backend final : public hologram::Backend {
         {"kernels.compiled", counts.compiled},
         {"kernels.failed", counts.failed},
         {"kernels.found", counts.found},
-        {"kernels.discarded", KernelCache::discarded.load()}};
+        {"kernels.discarded", KernelCache::discarded.load()},
+        {"replays.made", Replays::made.load()},
+        {"replays.launched", Replays::launched.load()},
+        {"replays.updated", Replays::updated.load()},
+        {"replays.failed", Replays::failed.load()}};
     std::ranges::move(Queue::runs.named(), std::back_inserter(all));
     return all;
   }

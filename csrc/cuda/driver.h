@@ -20,6 +20,7 @@ inline constexpr Status kNotFound = 500;
 inline constexpr Status kNotReady = 600;
 inline constexpr Status kPeerAccessIsEnabled = 704;
 inline constexpr Status kTooManyPeers = 711;
+inline constexpr Status kCannotBeCaptured = 900;
 
 using DeviceNumber = int;          // CUdevice
 using Address = uint64_t;          // CUdeviceptr
@@ -93,6 +94,11 @@ enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };
   _(cuStreamSynchronize, synchronize_stream, (Stream stream))                                      \
   _(cuStreamWaitEvent, wait_for_event, (Stream stream, Event event, unsigned flags))               \
   _(cuStreamIsCapturing, stream_capturing, (Stream stream, CaptureStatus * status))                \
+  _(cuStreamBeginCapture_v2, begin_capture, (Stream stream, CaptureMode mode))                     \
+  _(cuStreamEndCapture, end_capture, (Stream stream, Graph * graph))                               \
+  _(cuStreamGetCaptureInfo_v2, capture_info,                                                       \
+    (Stream stream, CaptureStatus * status, uint64_t * id, Graph * graph, const GraphNode** last,  \
+     size_t* count))                                                                               \
   _(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (CaptureMode * mode))                \
   _(cuEventCreate, create_event, (Event * event, unsigned flags))                                  \
   _(cuEventDestroy_v2, destroy_event, (Event event))                                               \

@@ -255,6 +255,11 @@ bool Products::has_workspace(size_t bytes) {
   return true;
 }
 
+bool Products::computes(const Product& product) {
+  return context_.handle() != nullptr && is_within_bounds(product) &&
+         plan_for(product, true).usable;
+}
+
 bool Products::enqueue(const Product& product, Stream stream) {
   const lt::Handle handle = context_.handle();
   if (handle == nullptr || !is_within_bounds(product)) return false;
@@ -284,7 +289,6 @@ bool Products::enqueue(const Product& product, Stream stream) {
     return false;
   }
   lt::check(result, "cublasLtMatmul");
-  enqueued.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 

@@ -44,13 +44,15 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // False, with nothing enqueued, where the library is missing or has no algorithm. Throws Error.
+  // Whether the library is there and has an algorithm. Throws Error.
+  bool computes(const Product& product);
+  // False, with nothing enqueued, where it has none. Throws Error.
   bool enqueue(const Product& product, Stream stream);
 
   // Frees the memory that the kernels work in, which are done.
   void free_workspace() noexcept;
 
-  // Of all queues: products, and descriptions that were looked up for them.
+  // Of all queues: products that they have enqueued, and descriptions that were looked up for them.
   inline static std::atomic<uint64_t> enqueued{0}, looked_up{0};
 
  private:

@@ -80,6 +80,7 @@ Queue::~Queue() {
     const ContextGuard guard(gpu_);
     if (owned_) driver_.synchronize_stream(stream_);
     staging_.free();
+    replays_.free();
     launcher_.free();
     products_.free_workspace();
     if (scratch_ != 0) driver_.free(scratch_);
@@ -118,10 +119,12 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   const LaunchGuard guard(gpu_);
   if (captured()) refuse_capture(describe_pass(*compiled, 0));
   launcher_.watch(frame.is_watched());
+  if (const auto ticket = replay(compiled, frame)) return *ticket;
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
     Frame::Pass pass(frame, i);
     try {
       if (pass.is_call()) {
+        if (const auto its = pass.product(); its && product(*its)) continue;
         const CaptureGuard capture;
         const FloatModeGuard mode(frame.program().float_mode);
         pass.call_on_copies(*this);
@@ -146,6 +149,73 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   keep(compiled, ticket);
   tidy(released);
   return ticket;
+}
+
+// A program that has come before as one graph; none, with nothing enqueued, where it is not one.
+std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compiled, Frame& frame) {
+  const uint64_t moved = frame.bytes_moved;
+  Released released;
+  const std::lock_guard lock(mutex_);
+  // A profiler is told of kernels, not of graphs.
+  if (frame.is_watched() || !frame.failures.empty() || !replays_.is_expected(*compiled)) {
+    return std::nullopt;
+  }
+  const auto& code = static_cast<const gpu::Code&>(*compiled->code);
+  const size_t count = compiled->plan.batches.size();
+  Work& work = replays_.begin_work();
+  std::array<uint64_t, 3> forms{};
+  size_t products = 0;
+  const auto note_all = [&] {
+    for (size_t i = 0; i < count; ++i) {
+      const Frame::Pass pass(frame, i);
+      if (pass.is_call()) {
+        const auto product = pass.product();
+        if (!product) return false;
+        work.add(*product);
+        ++products;
+      } else if (!pass.bindings().empty()) {
+        const auto ready = code.ready_if_known(i, pass.bindings());
+        if (ready == nullptr || !note_work(work, *ready, pass.bindings())) return false;
+        ++forms[static_cast<size_t>(ready->form)];
+      }
+    }
+    return true;
+  };
+  const bool is_known = note_all();
+  if (!is_known) replays_.give_up(*compiled);
+  if (!is_known || !replays_.enqueue(compiled, stream_)) {
+    frame.bytes_moved = moved;
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < forms.size(); ++i) runs.count(static_cast<gpu::Form>(i), forms[i]);
+  Products::enqueued.fetch_add(products, std::memory_order_relaxed);
+  const Ticket ticket = enqueued();
+  keep(compiled, ticket);
+  tidy(released);
+  return ticket;
+}
+
+// False where memory that the launches need is not there.
+bool Queue::note_work(Work& work, const gpu::Ready& ready, std::span<const Binding> bindings) {
+  const gpu::Prepared& prepared = ready.prepared;
+  if (prepared.scratch_bytes() > scratch_bytes_) return false;
+  if (prepared.has_counters() && counters_ == 0) return false;
+  size_t tables = 0;
+  if (prepared.table_bytes() != 0) {
+    std::byte* const begin = work.add_tables(prepared.table_bytes(), tables);
+    for (const gpu::Prepared::Launch& its : prepared.launches()) {
+      its.table.write(begin + its.table_offset, bindings);
+    }
+  }
+  each_launch(ready, bindings, scratch_, tables,
+              [&](const gpu::Prepared::Launch& its, const KernelLaunch& launch) {
+                uint64_t in_tables = 0;
+                for (size_t i = 0; i < its.arguments.size(); ++i) {
+                  if (its.arguments[i].is_table) in_tables |= uint64_t{1} << i;
+                }
+                work.add(launch, in_tables);
+              });
+  return true;
 }
 
 void Queue::run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
@@ -193,12 +263,19 @@ void Queue::make_room_and_launch(const gpu::Ready& ready, std::span<const Bindin
 
 // `memory`: for what is between the launches, and for the tables behind it.
 void Queue::launch_all(const gpu::Ready& ready, std::span<const Binding> bindings, Address memory) {
+  each_launch(ready, bindings, memory, memory + ready.prepared.scratch_bytes(),
+              [&](const gpu::Prepared::Launch& its, const KernelLaunch& the_launch) {
+                launch(*its.kernel, the_launch);
+              });
+}
+
+template <class F>
+void Queue::each_launch(const gpu::Ready& ready, std::span<const Binding> bindings, Address scratch,
+                        Address tables, F&& use) const {
   std::array<Address, gpu::kMostBuffers> addresses;
   std::array<std::byte, gpu::kMostParameterBytes> bytes;
-  const gpu::Prepared& prepared = ready.prepared;
-  const Address tables = memory + prepared.scratch_bytes();
   const gpu::Loaded* loaded = ready.loaded.data();
-  for (const gpu::Prepared::Launch& its : prepared.launches()) {
+  for (const gpu::Prepared::Launch& its : ready.prepared.launches()) {
     const size_t count = its.arguments.size();
     if (count > addresses.size()) throw Error("a launch of too many arguments");
     for (size_t i = 0; i < count; ++i) {
@@ -206,17 +283,17 @@ void Queue::launch_all(const gpu::Ready& ready, std::span<const Binding> binding
       addresses[i] = argument.is_program    ? loaded->program
                      : argument.is_table    ? tables + its.table_offset
                      : argument.is_counters ? counters_
-                                            : memory + argument.scratch;
+                                            : scratch + argument.scratch;
     }
     for (const gpu::Prepared::Place& place : its.addresses) {
       addresses[place.at] = address_of(gpu::Prepared::address(place, bindings));
     }
     its.parameters.write(bytes.data(), bindings);
-    launch(*its.kernel, {static_cast<Function>(loaded->function),
-                         its.blocks,
-                         its.threads,
-                         {addresses.data(), count},
-                         {bytes.data(), its.parameters.bytes.size()}});
+    use(its, KernelLaunch{static_cast<Function>(loaded->function),
+                          its.blocks,
+                          its.threads,
+                          {addresses.data(), count},
+                          {bytes.data(), its.parameters.bytes.size()}});
     ++loaded;
   }
 }
@@ -367,14 +444,29 @@ std::optional<Ticket> Queue::product(const Product& product) {
   const ContextGuard guard(gpu_);
   if (captured()) refuse_capture("a matrix product");
   const std::lock_guard lock(mutex_);
+  if (!with_product(product, [&] { return products_.enqueue(product, stream_); })) {
+    return std::nullopt;
+  }
+  Products::enqueued.fetch_add(1, std::memory_order_relaxed);
+  return enqueued();
+}
+
+bool Queue::computes(const Product& product) {
+  const ContextGuard guard(gpu_);
+  const std::lock_guard lock(mutex_);
+  return with_product(product, [&] { return products_.computes(product); });
+}
+
+// An error says of which product it is.
+template <class F>
+bool Queue::with_product(const Product& product, F&& call) const {
   try {
-    if (!products_.enqueue(product, stream_)) return std::nullopt;
+    return call();
   } catch (const Error& error) {
     throw Error(name() + ": a product of " + std::to_string(product.rows) + "x" +
                 std::to_string(product.inner) + " and " + std::to_string(product.inner) + "x" +
                 std::to_string(product.columns) + ": " + error.what());
   }
-  return enqueued();
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {

@@ -19,6 +19,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launcher.h"
 #include "cuda/products.h"
+#include "cuda/replay.h"
 #include "cuda/staging.h"
 #include "gpu/code.h"
 #include "gpu/launch.h"
@@ -75,6 +76,7 @@ class Queue final : public hologram::Queue {
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
+  bool computes(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void* vendor_stream() const noexcept override { return stream_; }
@@ -102,13 +104,20 @@ class Queue final : public hologram::Queue {
   using Released = std::vector<std::shared_ptr<const Compiled>>;
 
   std::string name() const;
+  template <class F>
+  bool with_product(const Product& product, F&& call) const;
   void run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   bool captured() const;
   [[noreturn]] void refuse_capture(const std::string& what) const;
   bool run_known(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   bool run_kernels(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
+  std::optional<Ticket> replay(const std::shared_ptr<const Compiled>& compiled, Frame& frame);
+  bool note_work(Work& work, const gpu::Ready& ready, std::span<const Binding> bindings);
   void make_room_and_launch(const gpu::Ready& ready, std::span<const Binding> bindings);
   void launch_all(const gpu::Ready& ready, std::span<const Binding> bindings, Address memory);
+  template <class F>
+  void each_launch(const gpu::Ready& ready, std::span<const Binding> bindings, Address scratch,
+                   Address tables, F&& use) const;
   void launch_moves(const gpu::Launches& launches);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
@@ -145,6 +154,7 @@ class Queue final : public hologram::Queue {
   Staging staging_;       // of tables
   Launcher launcher_;
   Products products_;
+  Replays replays_{products_};
   std::map<Stream, Ticket> lent_;  // up to where other streams are behind this one
   std::exception_ptr error_;       // that nobody has been told of
   std::atomic<Ticket> done_{0};

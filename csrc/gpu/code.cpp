@@ -45,11 +45,11 @@ Launches one_by_one(std::span<const Binding> bindings, F&& launches_of) {
 
 }  // namespace
 
-void RunCounts::count(Form form) noexcept {
+void RunCounts::count(Form form, uint64_t times) noexcept {
   std::atomic<uint64_t>& runs = form == Form::emitted  ? emitted
                                 : form == Form::pieces ? pieces
                                                        : cold;
-  runs.fetch_add(1, std::memory_order_relaxed);
+  runs.fetch_add(times, std::memory_order_relaxed);
 }
 
 std::vector<std::pair<std::string, uint64_t>> RunCounts::named() const {

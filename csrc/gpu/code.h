@@ -40,7 +40,7 @@ enum class Form : uint8_t { emitted, pieces, cold };
 struct RunCounts {
   std::atomic<uint64_t> emitted{0}, pieces{0}, cold{0}, cpu{0}, moves{0};
 
-  void count(Form form) noexcept;
+  void count(Form form, uint64_t times = 1) noexcept;
   // In this order, as stream_stats() names them: "groups.emitted".
   std::vector<std::pair<std::string, uint64_t>> named() const;
 };

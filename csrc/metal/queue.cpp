@@ -9,7 +9,6 @@
 #include "atlas/float_mode.h"
 #include "cpu/compiled_group.h"
 #include "gpu/moves.h"
-#include "metal/products.h"
 
 namespace hologram::metal {
 namespace {
@@ -101,6 +100,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     const Batch& batch = compiled->plan.batches[i];
     try {
       if (pass.is_call()) {
+        if (const auto its = pass.product(); its && product(*its)) continue;
         finish();
         const FloatModeGuard mode(frame.program().float_mode);
         pass.call();
@@ -249,16 +249,26 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   return enqueued(2 * copy.bytes());
 }
 
+// Null where this GPU has no kernel for it.
+const Pipeline* Queue::pipeline_of(const std::optional<ProductLaunch>& launch) const {
+  if (!launch) return nullptr;
+  for (const void* const address : launch->addresses) {
+    if (!holds(address)) return nullptr;
+  }
+  const Pipeline& pipeline = kernels_.find_native(launch->kernel);
+  return launch->threads <= pipeline.most_threads() ? &pipeline : nullptr;
+}
+
+bool Queue::computes(const Product& product) {
+  return pipeline_of(launch_of(product)) != nullptr;
+}
+
 std::optional<Ticket> Queue::product(const Product& product) {
   const auto launch = launch_of(product);
-  if (!launch) return std::nullopt;
-  for (const void* const address : launch->addresses) {
-    if (!holds(address)) return std::nullopt;
-  }
+  const Pipeline* const pipeline = pipeline_of(launch);
+  if (pipeline == nullptr) return std::nullopt;
   const std::unique_lock lock = enter();
-  const Pipeline& pipeline = kernels_.find_native(launch->kernel);
-  if (launch->threads > pipeline.most_threads()) return std::nullopt;
-  dispatch(pipeline, launch->addresses, std::as_bytes(std::span(&launch->parameters, 1)),
+  dispatch(*pipeline, launch->addresses, std::as_bytes(std::span(&launch->parameters, 1)),
            launch->blocks, launch->threads);
   const int64_t elements = product.rows * product.inner + product.inner * product.columns +
                            product.rows * product.columns;

@@ -26,6 +26,7 @@
 #include "gpu/code.h"
 #include "metal/kernels.h"
 #include "metal/memory.h"
+#include "metal/products.h"
 #include "metal/runtime.h"
 
 namespace hologram::metal {
@@ -59,6 +60,7 @@ class Queue final : public hologram::Queue {
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
+  bool computes(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void lend(void* stream) override;
@@ -93,6 +95,7 @@ class Queue final : public hologram::Queue {
   void launch(const gpu::Ready& ready, std::span<const Binding> bindings);
   void run_on_host(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   void run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
+  const Pipeline* pipeline_of(const std::optional<ProductLaunch>& launch) const;
   bool holds(const void* address) const noexcept { return memory_.find(address).has_value(); }
   bool holds_all(const Group& group, std::span<const Binding> bindings) const noexcept;
   void finish() noexcept;

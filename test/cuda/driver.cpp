@@ -13,7 +13,10 @@
 // Faults: HOLOGRAM_TEST_CUDA_INIT, the status of cuInit; HOLOGRAM_TEST_CUDA_VERSION, that the
 // driver says it has (13000); and the numbers, from 1, of what fails, HOLOGRAM_TEST_CUDA_NO_LAUNCH
 // of launches that are refused, HOLOGRAM_TEST_CUDA_ILLEGAL_LAUNCH of those that go to an illegal
-// address, after which the context is lost, HOLOGRAM_TEST_CUDA_NO_MEMORY of allocations on devices.
+// address, after which the context is lost, HOLOGRAM_TEST_CUDA_NO_MEMORY of allocations on devices,
+// HOLOGRAM_TEST_CUDA_NO_CAPTURE of captures that come to nothing, HOLOGRAM_TEST_CUDA_NO_INSTANCE of
+// graphs for which there is no memory, HOLOGRAM_TEST_CUDA_NO_UPDATE of kernels that are not set,
+// HOLOGRAM_TEST_CUDA_NO_REPLAY of launches of graphs for which there is no memory.
 #include "cuda/driver.h"
 
 #include <unistd.h>
@@ -23,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,13 +56,19 @@ HOLOGRAM_CUDA_FUNCTIONS(HOLOGRAM_CUDA_DECLARE)
 #undef HOLOGRAM_CUDA_DECLARE
 }
 
+// What a graph does, in this order: a kernel, or a task of another library's.
+struct hologram::cuda::CUgraphNode_st {
+  simulated_cuda::LaunchPointer launch;
+  std::function<void()> task;
+};
+
 struct hologram::cuda::CUgraph_st {
-  simulated_cuda::LaunchPointer launch;  // of its node; null where it has none
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 
 struct hologram::cuda::CUgraphExec_st {
   Graph graph;
-  simulated_cuda::LaunchPointer launch;
+  std::vector<CUgraphNode_st> steps;
 };
 
 namespace {
@@ -209,6 +219,14 @@ Status make_launch(Device& device, const KernelNode& its, simulated_cuda::Launch
   const simulated_cuda::LaunchShape shape{{its.blocks, its.blocks_y, its.blocks_z},
                                           {its.threads, its.threads_y, its.threads_z}};
   return simulated_cuda::make_launch(device, its.function, shape, its.parameters, launch);
+}
+
+GraphNode add_node(CUgraph_st& graph, CUgraphNode_st node) {
+  return graph.nodes.emplace_back(std::make_unique<CUgraphNode_st>(std::move(node))).get();
+}
+
+bool is_one_of(const char* faults, int number) {
+  return sim::numbers(faults).contains(number);
 }
 
 template <class T>
@@ -400,8 +418,9 @@ Status cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
     calls().add("pageable");
     its.thread.wait(its.thread.last());
     const auto* const start = static_cast<const char*>(from);
-    device.push(its, [to, kept = std::vector<char>(start, start + bytes)] {
+    device.push(its, [&device, to, kept = std::vector<char>(start, start + bytes)] {
       std::memcpy(bytes_of(to), kept.data(), kept.size());
+      device.note_copy(to, kept.size());
     });
     return kSuccess;
   });
@@ -504,7 +523,7 @@ Status cuStreamWaitEvent(Stream stream, Event handle, unsigned) {
 
 Status cuStreamIsCapturing(Stream stream, CaptureStatus* status) {
   return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
-    *status = its.captured ? CaptureStatus::active : CaptureStatus::none;
+    *status = its.captured || its.graph != nullptr ? CaptureStatus::active : CaptureStatus::none;
     return kSuccess;
   });
 }
@@ -591,11 +610,50 @@ Status cuLaunchKernel(Function function, unsigned blocks, unsigned blocks_y, uns
                                       {function, blocks, blocks_y, blocks_z, threads, threads_y,
                                        threads_z, shared_bytes, parameters, extra},
                                       launch);
-    return status == kSuccess ? simulated_cuda::push_launch(device, launch, its) : status;
+    if (status != kSuccess) return status;
+    if (its.graph == nullptr) return simulated_cuda::push_launch(device, launch, its);
+    add_node(*its.graph, {launch, nullptr});
+    return kSuccess;
   });
 }
 
-// Graphs of one kernel.
+// Graphs, of which each node comes behind the one before.
+
+Status cuStreamBeginCapture_v2(Stream stream, CaptureMode mode) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    if (stream == nullptr || its.graph != nullptr || mode != CaptureMode::relaxed) {
+      return kInvalidValue;
+    }
+    its.graph = graphs().make();
+    return kSuccess;
+  });
+}
+
+Status cuStreamGetCaptureInfo_v2(Stream stream, CaptureStatus* status, uint64_t* id, Graph* graph,
+                                 const GraphNode** last, size_t* count) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    if (its.graph == nullptr) return kInvalidValue;
+    thread_local GraphNode node;
+    *status = CaptureStatus::active;
+    *id = 1;
+    *graph = its.graph;
+    *count = its.graph->nodes.empty() ? 0 : 1;
+    if (*count != 0) node = its.graph->nodes.back().get();
+    *last = &node;
+    return kSuccess;
+  });
+}
+
+Status cuStreamEndCapture(Stream stream, Graph* graph) {
+  return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
+    if (its.graph == nullptr) return kInvalidValue;
+    *graph = std::exchange(its.graph, nullptr);
+    static std::atomic<int> captures{0};
+    if (!is_one_of("HOLOGRAM_TEST_CUDA_NO_CAPTURE", ++captures)) return kSuccess;
+    graphs().remove(std::exchange(*graph, nullptr));
+    return kCaptureInvalidated;
+  });
+}
 
 Status cuGraphCreate(Graph* graph, unsigned flags) {
   return in_context([&](Device&) {
@@ -613,16 +671,22 @@ Status cuGraphAddKernelNode(GraphNode* node, Graph graph, const GraphNode*, size
                             const KernelNode* kernel) {
   return in_context([&](Device& device) {
     if (count != 0 || !graphs().holds(graph)) return kInvalidValue;
-    if (graph->launch != nullptr) return kInvalidValue;  // there is one
-    *node = reinterpret_cast<GraphNode>(graph);
-    return make_launch(device, *kernel, graph->launch);
+    if (!graph->nodes.empty()) return kInvalidValue;  // it would come behind nothing
+    simulated_cuda::LaunchPointer launch;
+    const Status status = make_launch(device, *kernel, launch);
+    if (status == kSuccess) *node = add_node(*graph, {launch, nullptr});
+    return status;
   });
 }
 
 Status cuGraphInstantiate_v2(GraphExecutable* executable, Graph graph, GraphNode*, char*, size_t) {
   return aside_of_captures([&](Device&) {
-    if (!graphs().holds(graph) || graph->launch == nullptr) return kInvalidValue;
-    *executable = executables().make(graph, graph->launch);
+    if (!graphs().holds(graph) || graph->nodes.empty()) return kInvalidValue;
+    static std::atomic<int> instances{0};
+    if (is_one_of("HOLOGRAM_TEST_CUDA_NO_INSTANCE", ++instances)) return kOutOfMemory;
+    std::vector<CUgraphNode_st> steps;
+    for (const auto& its : graph->nodes) steps.push_back(*its);
+    *executable = executables().make(graph, std::move(steps));
     return kSuccess;
   });
 }
@@ -636,16 +700,31 @@ Status cuGraphExecKernelNodeSetParams(GraphExecutable executable, GraphNode node
                                       const KernelNode* kernel) {
   return in_context([&](Device& device) {
     if (!executables().holds(executable)) return kInvalidHandle;
-    const auto graph = reinterpret_cast<Graph>(node);
-    if (!graphs().holds(graph) || executable->graph != graph) return kInvalidValue;
-    return make_launch(device, *kernel, executable->launch);
+    if (!graphs().holds(executable->graph)) return kInvalidValue;
+    const auto& nodes = executable->graph->nodes;
+    const auto found = std::ranges::find(nodes, node, [](const auto& its) { return its.get(); });
+    if (found == nodes.end() || (*found)->launch == nullptr) return kInvalidValue;
+    static std::atomic<int> updates{0};
+    if (is_one_of("HOLOGRAM_TEST_CUDA_NO_UPDATE", ++updates)) return kUpdateRefused;
+    auto& step = executable->steps[static_cast<size_t>(found - nodes.begin())];
+    return make_launch(device, *kernel, step.launch);
   });
 }
 
 Status cuGraphLaunch(GraphExecutable executable, Stream stream) {
   return on_stream(stream, [&](Device& device, simulated_cuda::Stream& its) {
     if (!executables().holds(executable)) return kInvalidHandle;
-    return simulated_cuda::push_launch(device, executable->launch, its);
+    static std::atomic<int> replays{0};
+    if (is_one_of("HOLOGRAM_TEST_CUDA_NO_REPLAY", ++replays)) return kOutOfMemory;
+    for (const CUgraphNode_st& step : executable->steps) {
+      if (step.launch == nullptr) {
+        its.thread.push(step.task);
+      } else if (const Status status = simulated_cuda::push_launch(device, step.launch, its);
+                 status != kSuccess) {
+        return status;
+      }
+    }
+    return kSuccess;
   });
 }
 
@@ -664,10 +743,17 @@ extern "C" [[gnu::visibility("default")]] int simulated_cuda_events() {
 
 // For other libraries (hooks.h).
 
-[[gnu::visibility("default")]] Status simulated_cuda_push(Stream stream, void (*task)(void*),
-                                                          void* data) {
+[[gnu::visibility("default")]] Status simulated_cuda_push(Stream stream, void (*task)(const void*),
+                                                          const void* data,
+                                                          void (*forget)(const void*)) {
+  const std::shared_ptr<const void> kept(data, forget);
   return on_stream(stream, [&](Device&, simulated_cuda::Stream& its) {
-    its.thread.push([task, data] { task(data); });
+    const auto run = [task, kept] { task(kept.get()); };
+    if (its.graph != nullptr) {
+      add_node(*its.graph, {nullptr, run});
+    } else {
+      its.thread.push(run);
+    }
     return kSuccess;
   });
 }

@@ -6,7 +6,7 @@
 namespace hologram::cuda {
 
 const StatusText* text_of(Status status) {
-  static constexpr std::array<StatusText, 14> kTexts{{
+  static constexpr std::array<StatusText, 17> kTexts{{
       {kSuccess, "CUDA_SUCCESS", "no error"},
       {kInvalidValue, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
       {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
@@ -21,6 +21,13 @@ const StatusText* text_of(Status status) {
       {kOutOfResources, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
        "too many resources requested for launch"},
       {kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+      {kCannotBeCaptured, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+       "operation not permitted when stream is capturing"},
+      {kCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+       "operation failed due to a previous error during capture"},
+      {kUpdateRefused, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+       "the graph update was not performed because it included changes which violated constraints "
+       "specific to instantiated graph update"},
       {kDriverMismatch, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
        "system has unsupported display driver / cuda driver combination"},
   }};

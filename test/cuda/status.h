@@ -14,6 +14,8 @@ inline constexpr Status kIllegalAddress = 700;
 inline constexpr Status kOutOfResources = 701;
 inline constexpr Status kLaunchFailed = 719;
 inline constexpr Status kDriverMismatch = 803;
+inline constexpr Status kCaptureInvalidated = 901;
+inline constexpr Status kUpdateRefused = 910;
 
 struct StatusText {
   Status status;

@@ -18,6 +18,8 @@ namespace simulated_cuda {
 struct Stream {
   explicit Stream(uint64_t seed);
   std::atomic<bool> captured{false};
+  // What is captured, by the thread that has begun it; null while nothing is.
+  hologram::cuda::Graph graph = nullptr;
   sim::LateThread thread;
 };
 

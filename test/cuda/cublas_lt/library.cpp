@@ -245,8 +245,12 @@ void compute(const Task& task) {
   }
 }
 
-void run(void* data) {
-  const Task& task = *static_cast<Task*>(data);
+void forget(const void* data) {
+  delete static_cast<const Task*>(data);
+}
+
+void run(const void* data) {
+  const Task& task = *static_cast<const Task*>(data);
   // A result in between, which another product at the same time would find.
   std::memset(task.workspace, 0xff, task.how.workspace_bytes);
   task.how.matrices[3].type == Type::f64 ? compute<double>(task) : compute<float>(task);
@@ -254,7 +258,6 @@ void run(void* data) {
   require(std::all_of(static_cast<const char*>(task.workspace), end,
                       [](char byte) { return byte == '\xff'; }),
           "somebody else wrote to the workspace");
-  delete &task;
 }
 
 bool is_one_of(const char* variable, int number) {
@@ -436,9 +439,8 @@ Result cublasLtMatmul(Handle handle, Operation operation, const void* alpha, con
                               its.epilogue == kEpilogueOfBias ? bytes(its.bias) : nullptr,
                               bytes(d),
                               bytes(workspace)};
-  if (simulated_cuda_push(stream, &run, task) == hologram::cuda::kSuccess) return kOk;
-  delete task;  // the context is lost
-  return kExecutionFailed;
+  const auto status = simulated_cuda_push(stream, &run, task, &forget);
+  return status == hologram::cuda::kSuccess ? kOk : kExecutionFailed;  // the context is lost
 }
 
 // {compute type, reduction schemes, epilogue} of the last product, and what is alive, for tests.

@@ -1,0 +1,350 @@
+#include "cuda/replay.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "atlas/error.h"
+#include "cuda/memory.h"
+#include "gpu/emit.h"
+
+namespace hologram::cuda {
+namespace {
+
+auto tied(const Product::Matrix& its) {
+  return std::tie(its.data, its.leading, its.stride, its.by_columns);
+}
+auto tied(const Product& its) {
+  return std::tuple_cat(std::tie(its.dtype, its.rows, its.columns, its.inner, its.count, its.bias,
+                                 its.alpha, its.beta, its.tf32, its.sums),
+                        tied(its.a), tied(its.b), tied(its.c), tied(its.out));
+}
+
+class Hash {
+ public:
+  void add(uint64_t word) noexcept { hash_ = (std::rotl(hash_, 23) ^ word) * 0x9e3779b97f4a7c15; }
+  void add(const void* pointer) noexcept { add(reinterpret_cast<uint64_t>(pointer)); }
+  uint64_t get() const noexcept { return hash_ ^ hash_ >> 32; }
+
+ private:
+  uint64_t hash_ = 1;
+};
+
+// Of the arguments of a launch, as the driver wants them. Valid as long as these are.
+class Parameters {
+ public:
+  Parameters(std::byte* arguments, size_t addresses) {
+    for (size_t i = 0; i < addresses; ++i) all_[i] = arguments + i * sizeof(Address);
+    all_[addresses] = arguments + addresses * sizeof(Address);
+  }
+  void** get() noexcept { return all_.data(); }
+
+ private:
+  std::array<void*, gpu::kMostBuffers + 1> all_;
+};
+
+// One warning in a process says it.
+void warn(const Compiled& compiled, Status status, const char* what) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  std::string names;
+  constexpr size_t kMostNamed = 4;
+  for (size_t i = 0; i < std::min(compiled.plan.batches.size(), kMostNamed); ++i) {
+    names += (i == 0 ? "" : "; ") + describe_pass(compiled, i);
+  }
+  std::fprintf(stderr,
+               "torch_hologram: a program cannot be replayed as a CUDA graph, and is launched "
+               "kernel by kernel, with the same results: %s failed: %s; its passes: %s\n",
+               what, describe(status).c_str(), names.c_str());
+}
+
+}  // namespace
+
+void Work::clear() noexcept {
+  steps_.clear();
+  arguments_.clear();
+  products_.clear();
+  tables_.clear();
+  table_places_.clear();
+}
+
+void Work::add(const KernelLaunch& launch, uint64_t tables) {
+  if (launch.addresses.size() >= gpu::kMostBuffers) throw Error("a launch of too many arguments");
+  // Numbers of eight bytes among the arguments lie at multiples of eight.
+  arguments_.resize((arguments_.size() + 7) / 8 * 8);
+  const size_t first = arguments_.size(), addresses = launch.addresses.size_bytes();
+  arguments_.resize(first + addresses + launch.bytes.size());
+  std::ranges::copy(std::as_bytes(launch.addresses), arguments_.data() + first);
+  std::ranges::copy(launch.bytes, arguments_.data() + first + addresses);
+  for (; tables != 0; tables &= tables - 1) {
+    const size_t at = first + static_cast<size_t>(std::countr_zero(tables)) * sizeof(Address);
+    table_places_.push_back(static_cast<uint32_t>(at));
+  }
+  steps_.push_back({launch.function, launch.blocks, launch.threads,
+                    static_cast<uint32_t>(launch.addresses.size()),
+                    static_cast<uint32_t>(launch.bytes.size()), static_cast<uint32_t>(first)});
+}
+
+void Work::add(const Product& product) {
+  Step step;
+  step.first = static_cast<uint32_t>(products_.size());
+  products_.push_back(product);
+  steps_.push_back(step);
+}
+
+std::byte* Work::add_tables(size_t bytes, size_t& begin) {
+  begin = tables_.size();
+  tables_.resize(begin + bytes);
+  return tables_.data() + begin;
+}
+
+bool Work::is_like(const Work& other) const noexcept {
+  return steps_ == other.steps_ && table_places_ == other.table_places_ &&
+         tables_ == other.tables_ &&
+         std::ranges::equal(products_, other.products_,
+                            [](const Product& a, const Product& b) { return tied(a) == tied(b); });
+}
+
+// Of all that is_like() compares, or a part of it.
+uint64_t Work::hash() const noexcept {
+  Hash hash;
+  for (const Step& its : steps_) {
+    hash.add(its.function);
+    hash.add(uint64_t{its.blocks} << 32 | its.threads);
+  }
+  for (const Product& its : products_) {
+    for (const void* const memory :
+         {static_cast<const void*>(its.a.data), static_cast<const void*>(its.b.data),
+          static_cast<const void*>(its.c.data), static_cast<const void*>(its.out.data), its.bias}) {
+      hash.add(memory);
+    }
+  }
+  for (size_t i = 0; i + sizeof(uint64_t) <= tables_.size(); i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, tables_.data() + i, sizeof word);
+    hash.add(word);
+  }
+  return hash.get();
+}
+
+Replays::Replays(Products& products) : products_(products) {
+  const char* const given = std::getenv("HOLOGRAM_REPLAY");
+  is_on_ = given == nullptr || std::string_view(given) != "0";
+}
+
+bool Replays::is_expected(const Compiled& compiled) {
+  if (!is_on_) return false;
+  if (known_.size() >= kMostKnown && !known_.contains(&compiled)) {
+    std::erase_if(known_, [](const auto& its) { return its.second.replays.empty(); });
+  }
+  Known& known = known_[&compiled];
+  if (known.skipped != 0) {
+    --known.skipped;
+    return false;
+  }
+  return known.times++ != 0;
+}
+
+// What does not come again as it was is looked at ever less often.
+void Replays::skip(Known& known) noexcept {
+  known.skips = std::min(2 * known.skips + 1, kMostSkips);
+  known.skipped = known.skips;
+}
+
+void Replays::give_up(const Compiled& compiled) noexcept {
+  const auto found = known_.find(&compiled);
+  if (found != known_.end()) skip(found->second);
+}
+
+bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream) {
+  Known& known = known_[compiled.get()];
+  if (work_.size() < kLeastSteps) {
+    skip(known);
+    return false;
+  }
+  for (const Place place : known.replays) {
+    Replay& replay = *place;
+    if (!work_.is_like(replay.work)) continue;
+    put_tables(work_, replay.tables);
+    Status status = update(replay);
+    const char* what = "cuGraphExecKernelNodeSetParams";
+    if (status == kSuccess) {
+      what = "cuGraphLaunch";
+      status = driver_.launch_graph(replay.executable, stream);
+    }
+    if (status != kSuccess) {
+      remove(place);
+      fail(*compiled, status, what);
+      return false;
+    }
+    replays_.splice(replays_.begin(), replays_, place);
+    launched.fetch_add(1, std::memory_order_relaxed);
+    known.skips = 0;
+    return true;
+  }
+  const uint64_t hash = work_.hash();
+  if (std::ranges::find(known.seen, hash) == known.seen.end()) {
+    std::shift_right(known.seen.begin(), known.seen.end(), 1);
+    known.seen[0] = hash;
+    // Work with other addresses each time is not looked at each time.
+    if (known.times > 2 * known.seen.size()) skip(known);
+    return false;
+  }
+  return make(compiled, stream, known);
+}
+
+bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, Known& known) {
+  if (known.replays.size() == kMostOfOne) remove(known.replays.front());
+  if (replays_.size() == kMostReplays) remove(std::prev(replays_.end()));
+  Replay replay;
+  replay.compiled = compiled;
+  replay.work = work_;
+  const char* what = "memory for tables of addresses";
+  Status status = place_tables(replay, stream);
+  if (status == kSuccess) {
+    put_tables(replay.work, replay.tables);
+    const CaptureGuard guard;
+    what = "the capture of its launches";
+    status = capture(replay);
+    if (status == kSuccess) {
+      what = "cuGraphInstantiate";
+      status = driver_.instantiate_graph(&replay.executable, replay.graph, nullptr, nullptr, 0);
+    }
+  }
+  if (status == kSuccess) {
+    what = "cuGraphLaunch";
+    status = driver_.launch_graph(replay.executable, stream);
+  }
+  if (status != kSuccess) {
+    destroy(replay);
+    fail(*compiled, status, what);
+    return false;
+  }
+  replays_.push_front(std::move(replay));
+  known.replays.push_back(replays_.begin());
+  known.skips = 0;
+  made.fetch_add(1, std::memory_order_relaxed);
+  launched.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Memory of its own: what is in it stays as it is.
+Status Replays::place_tables(Replay& replay, Stream stream) {
+  const std::vector<std::byte>& tables = replay.work.tables_;
+  if (tables.empty()) return kSuccess;
+  {
+    const CaptureGuard guard;
+    if (const Status status = driver_.allocate(&replay.tables, tables.size()); status != kSuccess) {
+      return status;
+    }
+  }
+  // Of pageable memory: it has been read on return.
+  return driver_.copy_to_device(replay.tables, tables.data(), tables.size(), stream);
+}
+
+void Replays::put_tables(Work& work, Address tables) const noexcept {
+  for (const uint32_t at : work.table_places_) {
+    Address place = 0;
+    std::memcpy(&place, work.arguments_.data() + at, sizeof place);
+    place += tables;
+    std::memcpy(work.arguments_.data() + at, &place, sizeof place);
+  }
+}
+
+// Launches on a stream that is captured; the node of each is what the next one comes behind.
+Status Replays::capture(Replay& replay) {
+  if (stream_ == nullptr) {
+    const Status status = driver_.create_stream(&stream_, kStreamNonBlocking, 0);
+    if (status != kSuccess) return status;
+  }
+  Status status = driver_.begin_capture(stream_, CaptureMode::relaxed);
+  if (status != kSuccess) return status;
+  Work& work = replay.work;
+  for (const Work::Step& step : work.steps_) {
+    GraphNode node = nullptr;
+    if (step.function == nullptr) {
+      try {
+        if (!products_.enqueue(work.products_[step.first], stream_)) status = kCannotBeCaptured;
+      } catch (const std::exception&) {
+        status = kCannotBeCaptured;
+      }
+    } else {
+      Parameters parameters(work.arguments_of(step).data(), step.addresses);
+      status = driver_.launch(step.function, step.blocks, 1, 1, step.threads, 1, 1, 0, stream_,
+                              parameters.get(), nullptr);
+      CaptureStatus captured{};
+      uint64_t id = 0;
+      Graph graph = nullptr;
+      const GraphNode* last = nullptr;
+      size_t count = 0;
+      if (status == kSuccess) {
+        status = driver_.capture_info(stream_, &captured, &id, &graph, &last, &count);
+      }
+      if (status == kSuccess && count == 1) node = *last;
+      if (status == kSuccess && node == nullptr) status = kCannotBeCaptured;
+    }
+    if (status != kSuccess) break;
+    replay.nodes.push_back(node);
+  }
+  const Status end = driver_.end_capture(stream_, &replay.graph);
+  return status != kSuccess ? status : end;
+}
+
+// Sets the arguments of kernels whose are others than those of the graph.
+Status Replays::update(Replay& replay) {
+  Work& kept = replay.work;
+  if (kept.arguments_ == work_.arguments_) return kSuccess;
+  for (size_t i = 0; i < kept.steps_.size(); ++i) {
+    const Work::Step& step = kept.steps_[i];
+    if (step.function == nullptr) continue;
+    const std::span<std::byte> now = work_.arguments_of(step), before = kept.arguments_of(step);
+    if (std::ranges::equal(now, before)) continue;
+    Parameters parameters(now.data(), step.addresses);
+    const KernelNode kernel{step.function,    step.blocks, 1, 1, step.threads, 1, 1, 0,
+                            parameters.get(), nullptr};
+    const Status status = driver_.set_kernel_node(replay.executable, replay.nodes[i], &kernel);
+    if (status != kSuccess) return status;
+    std::ranges::copy(now, before.begin());
+    updated.fetch_add(1, std::memory_order_relaxed);
+  }
+  return kSuccess;
+}
+
+void Replays::fail(const Compiled& compiled, Status status, const char* what) noexcept {
+  give_up(compiled);
+  if (loses_context(status)) return;  // whatever is called next says so
+  failed.fetch_add(1, std::memory_order_relaxed);
+  try {
+    warn(compiled, status, what);
+  } catch (const std::exception&) {  // no memory for a warning
+  }
+}
+
+// What runs goes on: the driver keeps it until it is done.
+void Replays::destroy(Replay& replay) noexcept {
+  const CaptureGuard guard;
+  if (replay.executable != nullptr) driver_.destroy_executable(replay.executable);
+  if (replay.graph != nullptr) driver_.destroy_graph(replay.graph);
+  if (replay.tables != 0) driver_.free(replay.tables);  // waits for the device
+}
+
+void Replays::remove(Place place) noexcept {
+  const auto found = known_.find(place->compiled.get());
+  if (found != known_.end()) std::erase(found->second.replays, place);
+  destroy(*place);
+  replays_.erase(place);
+}
+
+void Replays::free() noexcept {
+  while (!replays_.empty()) remove(replays_.begin());
+  known_.clear();
+  if (stream_ != nullptr) driver_.destroy_stream(stream_);
+  stream_ = nullptr;
+}
+
+}  // namespace hologram::cuda

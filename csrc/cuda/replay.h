@@ -1,0 +1,140 @@
+// Programs that come again as CUDA graphs: one launch for all that a program enqueues.
+//
+// What a program is about to enqueue is written down first (Work). Where the same kernels and
+// products have been written down before, they become a graph: the launches are captured, in their
+// order, on a stream of their own. When the work comes again it is one launch of the graph, and
+// what has changed of the kernels' arguments - addresses, numbers - is set in the graph before. A
+// program whose products or tables have other addresses is another graph, or is launched as it was.
+//
+// Setting the arguments of a kernel takes a fifth of the time of a launch; so what is worth one
+// launch of a graph is worth the setting of all its kernels.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "atlas/product.h"
+#include "atlas/queue.h"
+#include "cuda/driver.h"
+#include "cuda/launcher.h"
+#include "cuda/products.h"
+
+namespace hologram::cuda {
+
+// What a program enqueues, in order.
+class Work {
+ public:
+  void clear() noexcept;
+  // Of the addresses those that a bit of `tables` stands for are places in the tables: bytes from
+  // their beginning, see add_table().
+  void add(const KernelLaunch& launch, uint64_t tables = 0);
+  void add(const Product& product);
+  // Bytes that a kernel reads on the device, to be written; they begin where it says.
+  std::byte* add_tables(size_t bytes, size_t& begin);
+
+  size_t size() const noexcept { return steps_.size(); }
+
+ private:
+  friend class Replays;
+
+  struct Step {
+    Function function = nullptr;  // null for a product
+    unsigned blocks = 0, threads = 0;
+    uint32_t addresses = 0, bytes = 0;  // of the arguments
+    uint32_t first = 0;                 // byte of the arguments, or number of the product
+    bool operator==(const Step&) const = default;
+  };
+  std::span<std::byte> arguments_of(const Step& step) noexcept {
+    return {arguments_.data() + step.first, step.addresses * sizeof(Address) + step.bytes};
+  }
+  // Whether a graph of the one is a graph of the other when arguments have been set.
+  bool is_like(const Work& other) const noexcept;
+  uint64_t hash() const noexcept;
+
+  std::vector<Step> steps_;
+  std::vector<std::byte> arguments_;  // of kernels: addresses, then bytes
+  std::vector<Product> products_;
+  std::vector<std::byte> tables_;
+  std::vector<uint32_t> table_places_;  // bytes of the arguments, each an Address in the tables
+};
+
+// The graphs of one queue. Not synchronised: the queue calls it under its lock, with the context
+// current.
+class Replays {
+ public:
+  // With HOLOGRAM_REPLAY=0 there are none.
+  explicit Replays(Products& products);
+  Replays(const Replays&) = delete;
+  Replays& operator=(const Replays&) = delete;
+
+  // Whether a program has come before, so that its work is worth being written down.
+  bool is_expected(const Compiled& compiled);
+  // To be written to; of one program at a time.
+  Work& begin_work() noexcept {
+    work_.clear();
+    return work_;
+  }
+  // Enqueues what has been written down as one graph; false, with nothing enqueued, where there is
+  // none (yet).
+  bool enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream);
+  // The work cannot be written down.
+  void give_up(const Compiled& compiled) noexcept;
+
+  // In the end.
+  void free() noexcept;
+
+  // Of all queues: graphs that were made, launched, of these the kernels that were set, and what
+  // the driver refused.
+  inline static std::atomic<uint64_t> made{0}, launched{0}, updated{0}, failed{0};
+
+ private:
+  struct Replay {
+    std::shared_ptr<const Compiled> compiled;  // cold kernels read its programs
+    Work work;                                 // that the graph does
+    Graph graph = nullptr;
+    GraphExecutable executable = nullptr;
+    std::vector<GraphNode> nodes;  // of each step, null for a product
+    Address tables = 0;
+  };
+  using Place = std::list<Replay>::iterator;
+  // What is known of a program.
+  struct Known {
+    uint32_t times = 0;
+    uint32_t skipped = 0, skips = 0;  // so many times more it is not looked at
+    std::array<uint64_t, 4> seen{};   // hashes of work without a graph, the newest first
+    std::vector<Place> replays;
+  };
+
+  static constexpr size_t kMostKnown = 512, kMostReplays = 128, kMostOfOne = 4;
+  // Fewer launches are not worth a graph.
+  static constexpr size_t kLeastSteps = 3;
+  static constexpr uint32_t kMostSkips = 256;
+
+  bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, Known& known);
+  Status capture(Replay& replay);
+  Status update(Replay& replay);
+  Status place_tables(Replay& replay, Stream stream);
+  void put_tables(Work& work, Address tables) const noexcept;
+  void destroy(Replay& replay) noexcept;
+  void remove(Place place) noexcept;
+  void fail(const Compiled& compiled, Status status, const char* what) noexcept;
+  static void skip(Known& known) noexcept;
+
+  const Driver& driver_ = driver();
+  Products& products_;
+  bool is_on_;
+  Stream stream_ = nullptr;  // on which is captured
+  Work work_;
+  std::list<Replay> replays_;  // what was launched last comes first
+  std::unordered_map<const Compiled*, Known> known_;
+};
+
+}  // namespace hologram::cuda
