@@ -116,7 +116,7 @@ class Replays {
   static constexpr size_t kMostKnown = 512, kMostReplays = 128, kMostOfOne = 4;
   // Fewer launches are not worth a graph.
   static constexpr size_t kLeastSteps = 3;
-  static constexpr uint32_t kMostSkips = 256;
+  static constexpr uint32_t kMostSkips = 3;
 
   bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, Known& known);
   Status capture(Replay& replay);
