@@ -174,7 +174,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
         work.add(*product);
         ++products;
       } else if (!pass.bindings().empty()) {
-        const auto ready = code.ready_if_known(i, pass.bindings());
+        const auto ready = code.ready_for_good(i, pass.bindings());
         if (ready == nullptr || !note_work(work, *ready, pass.bindings())) return false;
         ++forms[static_cast<size_t>(ready->form)];
       }

@@ -120,6 +120,12 @@ std::shared_ptr<const Ready> Code::ready_if_known(
   return known == nullptr || is_up_to_date(*known) ? known : nullptr;
 }
 
+std::shared_ptr<const Ready> Code::ready_for_good(
+    size_t pass, std::span<const Binding> bindings) const noexcept {
+  ReadyCode known = find_recent(pass, bindings);
+  return known != nullptr && known->wanted.empty() ? known : nullptr;
+}
+
 std::shared_ptr<const Ready> Code::ready(size_t pass, std::span<const Binding> bindings) const {
   const ReadyCode known = find_recent(pass, bindings);
   if (known != nullptr) {

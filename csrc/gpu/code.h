@@ -78,7 +78,10 @@ class Code final : public PlanCode {
   // now. Calls no driver.
   std::shared_ptr<const Ready> ready_if_known(size_t pass,
                                               std::span<const Binding> bindings) const noexcept;
-  // The same without memory for values in between.
+  // Null as well where the kernels that run it are not the ones that it is to have in the end.
+  std::shared_ptr<const Ready> ready_for_good(size_t pass,
+                                              std::span<const Binding> bindings) const noexcept;
+  // As ready() without memory for values in between.
   std::shared_ptr<const Ready> ready_without_pieces(size_t pass,
                                                     std::span<const Binding> bindings) const;
   // The same as code of the CPU, for runs that csrc/gpu refuses. Thread-safe.
