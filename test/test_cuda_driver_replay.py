@@ -76,18 +76,20 @@ class TestReplays(HologramTestCase):
         run_replayed(
             """
             import ctypes
-            for _ in range(8):
-                check()
+            def step():
+                global result
+                result = chain(x)
+                torch.hologram.flush()
+            for _ in range(14):
+                step()
             made, launched, updated, failed = replays()
-            assert made == 1 and failed == 0, replays()
             calls = ctypes.CDLL("libcuda.so.1").simulated_cuda_calls
             before = calls(b"cuLaunchKernel"), calls(b"cuGraphLaunch")
             for _ in range(5):
-                result = chain(x)
-                torch.hologram.flush()
+                step()
             assert calls(b"cuLaunchKernel") == before[0]
             assert calls(b"cuGraphLaunch") == before[1] + 5
-            assert replays()[:2] == (1, launched + 5)
+            assert replays()[:2] == (made, launched + 5) and failed == 0
             check()
             """
         )
@@ -160,7 +162,7 @@ class TestReplays(HologramTestCase):
                 for _ in range(9):
                     result = chain(y)
                     torch.hologram.flush()
-            assert replays()[0] > 128, replays()
+            assert replays()[0] > 256, replays()
             check(), check(), check(), check()
             """
         )

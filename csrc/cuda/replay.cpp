@@ -150,61 +150,60 @@ bool Replays::is_expected(const Compiled& compiled) {
   return known.times++ != 0;
 }
 
-// What does not come again as it was is looked at less often: to write it down takes a tenth of the
-// time that its launches take.
-void Replays::skip(Known& known) noexcept {
-  known.skips = std::min(2 * known.skips + 1, kMostSkips);
-  known.skipped = known.skips;
-}
-
 void Replays::give_up(const Compiled& compiled) noexcept {
   const auto found = known_.find(&compiled);
-  if (found != known_.end()) skip(found->second);
+  if (found != known_.end()) found->second.skipped = kSkips;
 }
 
 bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream) {
   Known& known = known_[compiled.get()];
   if (work_.size() < kLeastSteps) {
-    skip(known);
+    known.skipped = kSkips;
     return false;
-  }
-  for (const Place place : known.replays) {
-    Replay& replay = *place;
-    if (!work_.is_like(replay.work)) continue;
-    put_tables(work_, replay.tables);
-    Status status = update(replay);
-    const char* what = "cuGraphExecKernelNodeSetParams";
-    if (status == kSuccess) {
-      what = "cuGraphLaunch";
-      status = driver_.launch_graph(replay.executable, stream);
-    }
-    if (status != kSuccess) {
-      remove(place);
-      fail(*compiled, status, what);
-      return false;
-    }
-    replays_.splice(replays_.begin(), replays_, place);
-    launched.fetch_add(1, std::memory_order_relaxed);
-    known.skips = 0;
-    return true;
   }
   const uint64_t hash = work_.hash();
-  if (std::ranges::find(known.seen, hash) == known.seen.end()) {
-    std::shift_right(known.seen.begin(), known.seen.end(), 1);
-    known.seen[0] = hash;
-    // Work with other addresses each time is not looked at each time.
-    if (known.times > 2 * known.seen.size()) skip(known);
-    return false;
+  const auto found = known.replays.find(hash);
+  if (found != known.replays.end() && work_.is_like(found->second->work)) {
+    known.misses = 0;
+    return launch(found->second, stream);
   }
-  return make(compiled, stream, known);
+  if (std::ranges::find(known.seen, hash) != known.seen.end()) {
+    known.misses = 0;
+    return make(compiled, stream, hash);
+  }
+  known.seen[known.misses++ % known.seen.size()] = hash;
+  if (known.misses >= known.seen.size()) known.skipped = kSkips;
+  return false;
 }
 
-bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, Known& known) {
-  if (known.replays.size() == kMostOfOne) remove(known.replays.front());
+bool Replays::launch(Place place, Stream stream) {
+  Replay& replay = *place;
+  put_tables(work_, replay.tables);
+  Status status = update(replay);
+  const char* what = "cuGraphExecKernelNodeSetParams";
+  if (status == kSuccess) {
+    what = "cuGraphLaunch";
+    status = driver_.launch_graph(replay.executable, stream);
+  }
+  if (status != kSuccess) {
+    const std::shared_ptr<const Compiled> compiled = replay.compiled;
+    remove(place);
+    fail(*compiled, status, what);
+    return false;
+  }
+  replays_.splice(replays_.begin(), replays_, place);
+  launched.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash) {
+  auto& of_program = known_[compiled.get()].replays;
+  if (const auto other = of_program.find(hash); other != of_program.end()) remove(other->second);
   if (replays_.size() == kMostReplays) remove(std::prev(replays_.end()));
   Replay replay;
   replay.compiled = compiled;
   replay.work = work_;
+  replay.hash = hash;
   const char* what = "memory for tables of addresses";
   Status status = place_tables(replay, stream);
   if (status == kSuccess) {
@@ -227,8 +226,7 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
     return false;
   }
   replays_.push_front(std::move(replay));
-  known.replays.push_back(replays_.begin());
-  known.skips = 0;
+  of_program[hash] = replays_.begin();
   made.fetch_add(1, std::memory_order_relaxed);
   launched.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -336,7 +334,7 @@ void Replays::destroy(Replay& replay) noexcept {
 
 void Replays::remove(Place place) noexcept {
   const auto found = known_.find(place->compiled.get());
-  if (found != known_.end()) std::erase(found->second.replays, place);
+  if (found != known_.end()) found->second.replays.erase(place->hash);
   destroy(*place);
   replays_.erase(place);
 }

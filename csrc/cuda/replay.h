@@ -99,26 +99,32 @@ class Replays {
   struct Replay {
     std::shared_ptr<const Compiled> compiled;  // cold kernels read its programs
     Work work;                                 // that the graph does
+    uint64_t hash = 0;                         // of the work
     Graph graph = nullptr;
     GraphExecutable executable = nullptr;
     std::vector<GraphNode> nodes;  // of each step, null for a product
     Address tables = 0;
   };
   using Place = std::list<Replay>::iterator;
-  // What is known of a program.
+  // What is known of a program. The layers of a model may be one program, each with other
+  // addresses, and memory may take some steps to come round.
   struct Known {
     uint32_t times = 0;
-    uint32_t skipped = 0, skips = 0;  // so many times more it is not looked at
-    std::array<uint64_t, 4> seen{};   // hashes of work without a graph, the newest first
-    std::vector<Place> replays;
+    uint32_t skipped = 0;                         // so many times more it is not looked at
+    uint32_t misses = 0;                          // since there was a graph for it
+    std::array<uint64_t, 64> seen{};              // hashes of work without a graph, in a ring
+    std::unordered_map<uint64_t, Place> replays;  // by the hash of their work
   };
 
-  static constexpr size_t kMostKnown = 512, kMostReplays = 128, kMostOfOne = 4;
+  static constexpr size_t kMostKnown = 512, kMostReplays = 256;
   // Fewer launches are not worth a graph.
   static constexpr size_t kLeastSteps = 3;
-  static constexpr uint32_t kMostSkips = 3;
+  // Of what does not come again as it was: to write it down takes a tenth of the time of its
+  // launches.
+  static constexpr uint32_t kSkips = 3;
 
-  bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, Known& known);
+  bool launch(Place place, Stream stream);
+  bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash);
   Status capture(Replay& replay);
   Status update(Replay& replay);
   Status place_tables(Replay& replay, Stream stream);
@@ -126,7 +132,6 @@ class Replays {
   void destroy(Replay& replay) noexcept;
   void remove(Place place) noexcept;
   void fail(const Compiled& compiled, Status status, const char* what) noexcept;
-  static void skip(Known& known) noexcept;
 
   const Driver& driver_ = driver();
   Products& products_;
