@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "atlas/attention.h"
 #include "atlas/canonicalise.h"
 #include "atlas/checks.h"
 #include "atlas/error.h"
@@ -101,6 +102,13 @@ class Queue {
   // Enqueues a matrix product, where Backend::products() names a library that has an algorithm for
   // it; none, with nothing enqueued, elsewhere. Never waits.
   virtual std::optional<Ticket> product(const Product& /*product*/) { return std::nullopt; }
+
+  // The same of attention, and of the gradients of its operands.
+  virtual std::optional<Ticket> attention(const Attention& /*attention*/) { return std::nullopt; }
+  virtual std::optional<Ticket> attention_backward(const Attention& /*attention*/,
+                                                   const AttentionGradients& /*gradients*/) {
+    return std::nullopt;
+  }
 
   // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
   // it is not null, takes the time then. Never waits.

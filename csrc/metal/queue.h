@@ -24,6 +24,7 @@
 
 #include "atlas/queue.h"
 #include "gpu/code.h"
+#include "metal/attention.h"
 #include "metal/kernels.h"
 #include "metal/memory.h"
 #include "metal/runtime.h"
@@ -59,6 +60,9 @@ class Queue final : public hologram::Queue {
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
+  std::optional<Ticket> attention(const Attention& attention) override;
+  std::optional<Ticket> attention_backward(const Attention& attention,
+                                           const AttentionGradients& gradients) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void lend(void* stream) override;
@@ -93,6 +97,7 @@ class Queue final : public hologram::Queue {
   void launch(const gpu::Ready& ready, std::span<const Binding> bindings);
   void run_on_host(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   void run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
+  std::optional<Ticket> run_native(std::span<const AttentionLaunch> launches, size_t bytes);
   bool holds(const void* address) const noexcept { return memory_.find(address).has_value(); }
   bool holds_all(const Group& group, std::span<const Binding> bindings) const noexcept;
   void finish() noexcept;
