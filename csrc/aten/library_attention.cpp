@@ -19,7 +19,6 @@
 #include <tuple>
 #include <utility>
 
-#include "aten/below_autograd.h"
 #include "aten/library_products.h"
 #include "aten/operand.h"
 #include "aten/queue_order.h"
@@ -78,7 +77,7 @@ bool set_mask(const Tensor& mask, at::IntArrayRef sizes, Attention& attention) {
 // fit is torch's to refuse.
 std::optional<Attention> attention_of(const AttentionTerms& terms) {
   const auto& [query, key, value, dropout, causal, mask, scale] = terms;
-  if (query.device().type() != kHologram || dropout != 0) return std::nullopt;
+  if (!query.defined() || query.device().type() != kHologram || dropout != 0) return std::nullopt;
   const auto device = query.device().index();
   if (!target_of(device).is_cpu() || !has_product_library(device)) return std::nullopt;
   for (const Tensor* const tensor : {&query, &key, &value}) {
@@ -203,13 +202,6 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
 using Backward = at::_ops::_scaled_dot_product_flash_attention_for_cpu_backward;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-// Or a copy that has them, as gradients that are expanded from one number have not.
-Tensor with_dense_rows(const Tensor& tensor) {
-  if (has_dense_rows(tensor)) return tensor;
-  const BelowAutograd below;
-  return tensor.contiguous();
-}
-
 std::optional<Gradients> gradients_by_queue(const AttentionTerms& terms, const Tensor& of_out,
                                             const Tensor& out, const Tensor& sums) {
   auto attention = attention_of(terms);
@@ -224,22 +216,25 @@ std::optional<Gradients> gradients_by_queue(const AttentionTerms& terms, const T
       return std::nullopt;
     }
   }
+  if (!has_dense_rows(out)) return std::nullopt;
   if (!sums.defined() || !is_plain_operand(sums, device) || sums.scalar_type() != at::kFloat ||
       sums.sizes() != query.sizes().slice(0, 3)) {
     return std::nullopt;
   }
-  const Tensor its_out = with_dense_rows(out), of_its_out = with_dense_rows(of_out);
   const Tensor of_query = make_by_rows(query.sizes(), type, device);
   const Tensor of_key = make_by_rows(terms.key.sizes(), type, device);
   const Tensor of_value = make_by_rows(terms.value.sizes(), type, device);
   const Tensor memory = make_by_rows(sums.sizes(), at::kFloat, device);
-  attention->out = matrices_of(its_out);
+  attention->out = matrices_of(out);
   attention->sums = matrices_of(sums);
-  const AttentionGradients gradients{matrices_of(of_its_out), matrices_of(of_query),
-                                     matrices_of(of_key), matrices_of(of_value),
-                                     matrices_of(memory).data};
-  c10::SmallVector<const Tensor*, 8> read{&query,   &terms.key, &terms.value,
-                                          &its_out, &sums,      &of_its_out};
+  // Often one number for all, expanded.
+  const AttentionGradients gradients{.of_out = matrices_of(of_out),
+                                     .of_out_column = of_out.stride(3),
+                                     .of_query = matrices_of(of_query),
+                                     .of_key = matrices_of(of_key),
+                                     .of_value = matrices_of(of_value),
+                                     .memory = matrices_of(memory).data};
+  c10::SmallVector<const Tensor*, 8> read{&query, &terms.key, &terms.value, &out, &sums, &of_out};
   if (attention->mask.data != nullptr) read.push_back(&*terms.mask);
   const bool enqueued = enqueue(read, {&of_query, &of_key, &of_value, &memory}, [&](Queue& queue) {
     return queue.attention_backward(*attention, gradients);

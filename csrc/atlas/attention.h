@@ -40,6 +40,7 @@ struct AttentionGradients {
   using Matrices = Attention::Matrices;
 
   Matrices of_out;                      // like `out`, given
+  int64_t of_out_column = 1;            // from element to element of its rows
   Matrices of_query, of_key, of_value;  // like `query`, `key` and `value`; apart from what is read
   void* memory = nullptr;               // f32, batch * heads * queries, for what is between kernels
 };

@@ -61,6 +61,7 @@ std::optional<AttentionLaunch> launch_of(const Attention& its, const char* kind,
       .sums = strides_of(its.sums),
       .mask = {number(its.mask.batch), number(its.mask.head), number(its.mask.row)},
       .mask_column = number(its.mask.column),
+      .of_out_column = 1,
       .of_out = {},
       .of_query = {},
       .of_key = {},
@@ -78,13 +79,14 @@ std::optional<AttentionLaunch> launch_of(const Attention& its, const char* kind,
 }
 
 void add(const AttentionGradients& gradients, AttentionLaunch& launch) {
-  const auto& [of_out, of_query, of_key, of_value, memory] = gradients;
+  const auto& [of_out, of_out_column, of_query, of_key, of_value, memory] = gradients;
   launch.addresses[6] = of_out.data;
   launch.addresses[7] = memory;
   launch.addresses[8] = of_query.data;
   launch.addresses[9] = of_key.data;
   launch.addresses[10] = of_value.data;
   launch.count = 11;
+  launch.parameters.of_out_column = number(of_out_column);
   launch.parameters.of_out = strides_of(of_out);
   launch.parameters.of_query = strides_of(of_query);
   launch.parameters.of_key = strides_of(of_key);

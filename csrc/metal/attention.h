@@ -16,7 +16,7 @@ struct AttentionParameters {
     uint64_t batch, head, row;
   };
   Strides query, key, value, out, sums, mask;
-  uint64_t mask_column;
+  uint64_t mask_column, of_out_column;
   Strides of_out, of_query, of_key, of_value;
   uint32_t heads, group, queries, keys, head_size;
   uint32_t flags;

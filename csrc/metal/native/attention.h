@@ -23,7 +23,7 @@ struct hg_attention_strides {
 };
 struct hg_attention_parameters {
   hg_attention_strides query, key, value, out, sums, mask;
-  hg_u64 mask_column;
+  hg_u64 mask_column, of_out_column;
   hg_attention_strides of_out, of_query, of_key, of_value;
   hg_u32 heads, group;  // of queries; those of a group in a row share the keys of one
   hg_u32 queries, keys, head_size;
@@ -81,18 +81,19 @@ HG_DEV float hg_attention_rounded(float x) {
   return hg_convert<float>(hg_convert<T>(x));
 }
 
-// `count` rows from `first` on of a matrix of `rows`, `room` apart; `width`: of a head, in whole
-// matrices of 8.
+// `count` rows from `first` on of a matrix of `rows`, `room` apart, from where they are `leading`
+// apart and their elements `step`; `width`: of a head, in whole matrices of 8.
 template <class T, hg_u32 room>
 HG_DEV void hg_attention_bring(HG_SHARED_PTR(float) to, HG_GLOBAL const T* from, hg_u64 leading,
-                               hg_u32 first, hg_u32 count, hg_u32 rows, hg_u32 head_size,
-                               hg_u32 width, hg_u32 lid) {
+                               hg_u64 step, hg_u32 first, hg_u32 count, hg_u32 rows,
+                               hg_u32 head_size, hg_u32 width, hg_u32 lid) {
   // Neighbouring threads read neighbouring elements.
   for (hg_u32 i = lid; i < count * room; i += HG_ATTENTION_THREADS) {
     const hg_u32 row = first + i / room, column = i % room;
     if (column >= width) continue;
-    to[i] =
-        row < rows && column < head_size ? hg_convert<float>(from[row * leading + column]) : 0.0f;
+    to[i] = row < rows && column < head_size
+                ? hg_convert<float>(from[row * leading + column * step])
+                : 0.0f;
   }
 }
 
@@ -155,7 +156,7 @@ HG_DEV void hg_attention(HG_GLOBAL const T* query, HG_GLOBAL const T* key, HG_GL
   const hg_u32 row = lane / 4u, quarter = lane % 4u;
   const hg_u32 own_query = first + group * 8u + row;
 
-  hg_attention_bring<T, room>(owned, query, p.query.row, first, HG_ATTENTION_ROWS, p.queries,
+  hg_attention_bring<T, room>(owned, query, p.query.row, 1u, first, HG_ATTENTION_ROWS, p.queries,
                               p.head_size, width, lid);
   hg_matrix result[room / 8u];
   for (hg_u32 c = 0; c < room / 8u; ++c) result[c] = hg_no_matrix();
@@ -165,9 +166,10 @@ HG_DEV void hg_attention(HG_GLOBAL const T* query, HG_GLOBAL const T* key, HG_GL
   const hg_u32 behind = first + HG_ATTENTION_ROWS;
   const hg_u32 end = causal && behind < p.keys ? behind : p.keys;
   for (hg_u32 begin = 0; begin < end; begin += part) {
-    hg_attention_bring<T, room>(keys, key, p.key.row, begin, part, p.keys, p.head_size, width, lid);
-    hg_attention_bring<T, room>(values, value, p.value.row, begin, part, p.keys, p.head_size, width,
+    hg_attention_bring<T, room>(keys, key, p.key.row, 1u, begin, part, p.keys, p.head_size, width,
                                 lid);
+    hg_attention_bring<T, room>(values, value, p.value.row, 1u, begin, part, p.keys, p.head_size,
+                                width, lid);
     HG_SYNC();
     for (hg_u32 n = 0; n < part; n += 8u) {
       hg_matrix product = hg_no_matrix();
@@ -281,10 +283,11 @@ HG_DEV void hg_attention_gradients(
   const hg_u32 width = (p.head_size + 7u) / 8u * 8u;
   const hg_u32 group = lid / HG_WARP, lane = lid % HG_WARP;
 
-  hg_attention_bring<T, room>(x, of_keys ? key : query, of_keys ? p.key.row : p.query.row, first,
-                              owned, rows, p.head_size, width, lid);
-  hg_attention_bring<T, room>(y, of_keys ? value : of_out, of_keys ? p.value.row : p.of_out.row,
+  hg_attention_bring<T, room>(x, of_keys ? key : query, of_keys ? p.key.row : p.query.row, 1u,
                               first, owned, rows, p.head_size, width, lid);
+  hg_attention_bring<T, room>(y, of_keys ? value : of_out, of_keys ? p.value.row : p.of_out.row,
+                              of_keys ? 1u : p.of_out_column, first, owned, rows, p.head_size,
+                              width, lid);
   HG_SYNC();
   if (!of_keys) {
     for (hg_u32 r = group; r < owned; r += HG_ATTENTION_GROUPS) {
@@ -313,10 +316,11 @@ HG_DEV void hg_attention_gradients(
   const hg_u32 end = causal && !of_keys && behind < others ? behind : others;
   for (hg_u32 turn = 0; turn < turns; ++turn) {
     for (hg_u32 begin = causal && of_keys ? first : 0u; begin < end; begin += part) {
-      hg_attention_bring<T, room>(u, of_keys ? query : key, of_keys ? p.query.row : p.key.row,
+      hg_attention_bring<T, room>(u, of_keys ? query : key, of_keys ? p.query.row : p.key.row, 1u,
                                   begin, part, others, p.head_size, width, lid);
       hg_attention_bring<T, room>(w, of_keys ? of_out : value, of_keys ? p.of_out.row : p.value.row,
-                                  begin, part, others, p.head_size, width, lid);
+                                  of_keys ? p.of_out_column : 1u, begin, part, others, p.head_size,
+                                  width, lid);
       if (of_keys && lid < part && begin + lid < others) {
         row_sums[lid] = sums[(begin + lid) * p.sums.row];
         row_deltas[lid] = deltas[begin + lid];
