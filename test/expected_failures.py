@@ -5,6 +5,8 @@ strict: a listed unit that passes fails the test run, so an entry goes when its 
 docs/testing.md explains the terms.
 """
 
+import os
+
 import torch
 from about_torch import BATCH_NORM_REFUSES_NO_EPS
 
@@ -12,6 +14,15 @@ from about_torch import BATCH_NORM_REFUSES_NO_EPS
 NORMALIZE_ROUNDED_TWICE = (
     ["ops:nn.functional.normalize:bfloat16"]
     if torch.backends.cpu.get_cpu_capability() == "AVX512"
+    else []
+)
+
+# Attention on Metal is as exact as the CPU's on average (rounding errors of the same size, forward
+# and backward), but here two layer norms over four numbers make many times more of them: in one
+# sample of these units the CPU's happen to be small, and the device's are 6 to 16 times as large.
+MAGNIFIED = (
+    ["modules:nn.TransformerDecoderLayer:float32"]
+    if os.environ.get("HOLOGRAM_BACKENDS", "").split(",")[0] == "metal"
     else []
 )
 
@@ -67,6 +78,11 @@ EXPECTED: dict[str, str] = {
     ),
     "ops:cov:float64:forward_ad": "weights of float32 are summed in float32, in another order, "
     "and the tangent is a difference of nearly equal numbers",
+    **{
+        f"{unit}:{phase}": "layer norms magnify rounding errors, see above"
+        for unit in MAGNIFIED
+        for phase in ("backward", "noncontiguous")
+    },
     **{
         f"optims:LBFGS:float32:{phase}": "an ulp of the loss's sin and cos grows in the line search"
         for phase in ("default", "forloop", "state_dict")
@@ -128,10 +144,13 @@ REFEREED: dict[str, str] = {
             "ops:masked.normalize",
             "ops:masked.prod",
             "ops:nn.functional.ctc_loss",
+            "ops:nn.functional.multi_head_attention_forward",
             "ops:stft",
             "modules:nn.MultiheadAttention",
             "modules:nn.Transformer",
             "modules:nn.TransformerDecoderLayer",
+            "modules:nn.TransformerEncoder",
+            "modules:nn.TransformerEncoderLayer",
         )
     },
 }

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import unittest
 from pathlib import Path
 
-from common import HologramTestCase
+import numpy as np
+from common import ROOT, HologramTestCase
 from metal_device import run_on_metal
+
+sys.path.insert(0, str(Path(__file__).parent / "gpu"))
+
+from emulator import compile_library
 
 
 class TestDevice(HologramTestCase):
@@ -181,6 +188,289 @@ class TestKernels(HologramTestCase):
             # The first text is that of the cold kernels.
             HOLOGRAM_TEST_METAL_COMPILE_ERROR="2,3,4,5,6,7,8,9",
         )
+
+
+# Attention on the device beside the CPU's. The tolerance is that of check_out_and_grad() in torch's
+# test_transformers.py: float64 is the judge, and a result may be off by 1e-5, or by five times what
+# the reference is in the same dtype. That is torch's kernel of the same operator here, for the CPU,
+# which rounds probabilities to half types as well; there it is a composition, which does not.
+# float32 has to be as close to it as torch's numbers have to be anywhere, too.
+ATTENTION = """
+import itertools
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+OPERATOR = "aten::_scaled_dot_product_flash_attention_for_cpu"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+def attend(tensors, mask, of_out, **options):
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    out = F.scaled_dot_product_attention(*tensors, attn_mask=mask, **options)
+    return [out.detach(), *torch.autograd.grad(out, tensors, of_out)]
+
+def on(device, tensors, dtype=None):
+    # A copy keeps the strides.
+    return [t if t is None else t.to(device=device, dtype=dtype or t.dtype) for t in tensors]
+
+def check_attention(tensors, mask=None, **options):
+    torch.hologram.reset_fallback_report()
+    of_out = torch.randn_like(tensors[0])
+    cases = [*tensors, mask, of_out]
+    def run(device, dtype=None):
+        *mine, its_mask, its_of_out = on(device, cases, dtype)
+        return attend(mine, its_mask, its_of_out, **options)
+    mine, wanted = run("hologram"), run("cpu")
+    report = torch.hologram.fallback_report()
+    own, others = report.operators("native"), report.operators("delegated")
+    assert (own[OPERATOR], own[OPERATOR + "_backward"]) == (1, 1), own
+    assert not any("attention" in name for name in others), others
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = run("cpu", torch.float64)
+    for one, cpu, truth in zip(mine, wanted, exact, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (cpu.shape, cpu.stride(), cpu.dtype)
+        error = (one.cpu().double() - truth).abs().max()
+        allowed = max(1e-5, 5 * (cpu.double() - truth).abs().max())
+        assert error <= allowed, (tensors[0].shape, tensors[1].shape, options, error, allowed)
+        if one.dtype is torch.float32:
+            torch.testing.assert_close(one.cpu(), cpu)
+
+def qkv(dtype, batch, heads, queries, keys, size, key_heads=None):
+    rows = ((heads, queries), (key_heads or heads, keys), (key_heads or heads, keys))
+    return [torch.randn(batch, *its, size, dtype=dtype) for its in rows]
+
+torch.manual_seed(0)
+"""
+
+
+class TestAttention(HologramTestCase):
+    def test_lengths(self):
+        """Those that are no multiples of a block, too, forward and backward."""
+        run_on_metal(
+            ATTENTION
+            + """
+for dtype, queries, keys in itertools.product(DTYPES, (1, 7, 33, 100), (1, 7, 33, 100)):
+    check_attention(qkv(dtype, 1, 2, queries, keys, 16))
+    check_attention(qkv(dtype, 1, 2, queries, keys, 16), is_causal=True)
+"""
+        )
+
+    def test_head_sizes(self):
+        run_on_metal(
+            ATTENTION
+            + """
+for dtype, size in itertools.product(DTYPES, (1, 8, 20, 31, 64, 65, 96, 128)):
+    check_attention(qkv(dtype, 2, 1, 37, 19, size), scale=0.3)
+    check_attention(qkv(dtype, 1, 2, 19, 37, size), is_causal=True)
+"""
+        )
+
+    def test_masks(self):
+        """One number for all of a row, a column, a head or a batch; rows that are hidden whole."""
+        run_on_metal(
+            ATTENTION
+            + """
+for dtype in DTYPES:
+    hides = torch.zeros(9, 40, dtype=dtype)
+    hides[3] = hides[5:, :33] = -torch.inf
+    hides[:, 2] = -torch.inf
+    masks = [torch.randn(size, dtype=dtype) for size in (
+        (9, 40), (1, 40), (9, 1), (2, 3, 9, 40), (1, 3, 9, 40), (2, 1, 1, 40), (2, 3, 1, 1)
+    )]
+    for mask, size in itertools.product([*masks, hides], (8, 72)):
+        check_attention(qkv(dtype, 2, 3, 9, 40, size), mask)
+# A mask of bools torch converts.
+q, k, v = qkv(torch.float32, 2, 3, 9, 40, 8)
+mask = torch.rand(9, 40) < 0.5
+mine = F.scaled_dot_product_attention(*on("hologram", (q, k, v)), mask.to("hologram"))
+torch.testing.assert_close(mine.cpu(), F.scaled_dot_product_attention(q, k, v, mask))
+# A row that is hidden whole is zeros, and so is its gradient, as on the CPU.
+q, k, v = qkv(torch.float32, 2, 3, 9, 40, 8)
+mask = hides.float()
+for device in ("hologram", "cpu"):
+    *mine, its_mask, of_out = on(device, (q, k, v, mask, torch.ones_like(q)))
+    out, of_query, _, _ = attend(mine, its_mask, of_out)
+    assert out[:, :, 3].eq(0).all() and of_query[:, :, 3].eq(0).all()
+    sums = torch._scaled_dot_product_flash_attention_for_cpu(*mine, attn_mask=its_mask)[1]
+    assert sums.dtype is torch.float32 and sums[:, :, 3].eq(0).all()
+"""
+        )
+
+    def test_layouts(self):
+        """Heads split off the last dimension, slices, one head for all, grouped queries."""
+        run_on_metal(
+            ATTENTION
+            + """
+def split(tensors):
+    return [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors]
+for dtype in DTYPES:
+    check_attention(split(qkv(dtype, 2, 3, 33, 20, 24)))
+    check_attention(split(qkv(dtype, 1, 1, 40, 40, 80)), is_causal=True)
+    q, k, v = qkv(dtype, 2, 6, 33, 20, 24)
+    check_attention([torch.cat([q, q], -1)[..., :24], k[:, :, :11], v[:, :, 5:16]])
+    check_attention([q, k[:, :1].expand_as(k), v[:1].expand_as(v)])
+    for size in (16, 80):
+        tensors = qkv(dtype, 2, 6, 33, 20, size, key_heads=2)
+        check_attention(tensors, enable_gqa=True, is_causal=True)
+        check_attention(tensors, torch.randn(2, 6, 33, 20, dtype=dtype), enable_gqa=True)
+# A gradient that is one number for all.
+q, k, v = (t.requires_grad_() for t in on("hologram", qkv(torch.float32, 2, 3, 9, 7, 8)))
+F.scaled_dot_product_attention(q, k, v).sum().backward()
+wanted = [t.detach().cpu().requires_grad_() for t in (q, k, v)]
+F.scaled_dot_product_attention(*wanted).sum().backward()
+for mine, other in zip((q, k, v), wanted, strict=True):
+    torch.testing.assert_close(mine.grad.cpu(), other.grad)
+"""
+        )
+
+    def test_what_is_not_a_number(self):
+        """It stays in its row."""
+        run_on_metal(
+            ATTENTION
+            + """
+q, k, v = qkv(torch.float32, 1, 1, 40, 40, 16)
+q[0, 0, 3, 2] = torch.nan
+q[0, 0, 20, 5] = torch.inf
+for causal in (False, True):
+    mine = F.scaled_dot_product_attention(*on("hologram", (q, k, v)), is_causal=causal)
+    other = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    torch.testing.assert_close(mine.cpu(), other, equal_nan=True)
+"""
+        )
+
+    def test_it_does_not_wait(self):
+        """What comes before it is still to run when it has been enqueued, and its operands change
+        behind it."""
+        run_on_metal(
+            ATTENTION
+            + """
+operands = qkv(torch.float32, 1, 2, 20, 20, 16)
+Q, K, V = on("hologram", operands)
+q, k, v = (t.requires_grad_() for t in operands)
+wanted = F.scaled_dot_product_attention(q + 20 - 20 + q, k, v)
+gradients = torch.autograd.grad(wanted.sum(), (q, k, v))
+attend((Q, K, V), None, torch.ones_like(Q))  # compiles the kernels
+torch.hologram.synchronize()
+event = torch.Event()
+twice = (submit_additions(Q, 20) - 20 + Q).requires_grad_()
+event.record()
+copies = [(t * 1).requires_grad_() for t in (K, V)]
+out = F.scaled_dot_product_attention(twice, *copies)
+# The gradient is one number for all.
+mine = torch.autograd.grad(out.sum(), (twice, *copies))
+assert not event.query()
+for t in copies:
+    t.detach().zero_()
+torch.testing.assert_close(out.detach().cpu(), wanted.detach())
+for one, other in zip(mine, (gradients[0] / 2, *gradients[1:]), strict=True):
+    torch.testing.assert_close(one.cpu(), other)
+# One after the other on two streams.
+side = torch.hologram.Stream()
+double = submit_additions(Q, 20) - 20 + Q
+side.wait_stream(torch.hologram.current_stream())
+with torch.hologram.stream(side):
+    out = F.scaled_dot_product_attention(double, K, V)
+torch.hologram.current_stream().wait_stream(side)
+torch.testing.assert_close((out + 1).cpu(), wanted.detach() + 1)
+""",
+            HOLOGRAM_TEST_METAL_DELAY=20_000,
+        )
+
+    def test_what_torchs_kernel_does(self):
+        """float64, larger heads, memory of others; with dropout it is composed."""
+        run_on_metal(
+            ATTENTION
+            + """
+def kinds(*tensors, **options):
+    torch.hologram.reset_fallback_report()
+    out = F.scaled_dot_product_attention(*tensors, **options)
+    report = torch.hologram.fallback_report()
+    own, others = (report.operators(kind).get(OPERATOR, 0) for kind in ("native", "delegated"))
+    return out, own, others
+def check(tensors, wanted):
+    out, *counts = kinds(*tensors)
+    assert tuple(counts) == wanted, counts
+    torch.testing.assert_close(out.cpu(), F.scaled_dot_product_attention(*on("cpu", tensors)))
+check(on("hologram", qkv(torch.float32, 1, 2, 9, 9, 128)), (1, 0))
+check(on("hologram", qkv(torch.float32, 1, 2, 9, 9, 129)), (0, 1))
+check(on("hologram", qkv(torch.float64, 1, 2, 9, 9, 16)), (0, 1))
+q, k, v = qkv(torch.float32, 1, 2, 9, 9, 16)
+check([torch.hologram.alias_from_cpu(q), *on("hologram", (k, v))], (0, 1))
+assert kinds(*on("hologram", (q, k, v)), dropout_p=0.5)[1:] == (0, 0)
+"""
+        )
+
+    def test_transformed(self):
+        """By torch.func, which hands over tensors that have memory, or none at all."""
+        run_on_metal(
+            ATTENTION
+            + """
+from torch._subclasses.fake_tensor import FakeTensorMode
+q, k, v = qkv(torch.float32, 2, 2, 9, 9, 16)
+Q, K, V = on("hologram", (q, k, v))
+def loss(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).pow(2).sum()
+for mine, other in zip(
+    torch.func.grad(loss, (0, 1, 2))(Q, K, V), torch.func.grad(loss, (0, 1, 2))(q, k, v),
+    strict=True,
+):
+    torch.testing.assert_close(mine.cpu(), other)
+stacked = [torch.stack([t, t + 1]) for t in (Q, K, V)]
+for i, out in enumerate(torch.func.vmap(F.scaled_dot_product_attention)(*stacked)):
+    other = F.scaled_dot_product_attention(*(t[i].cpu() for t in stacked))
+    torch.testing.assert_close(out.cpu(), other)
+with FakeTensorMode() as mode:
+    fakes = [mode.from_tensor(t).requires_grad_() for t in (Q, K, V)]
+    out = F.scaled_dot_product_attention(*fakes)
+    out.sum().backward()
+assert (out.shape, out.device, fakes[0].grad.device) == (Q.shape, Q.device, Q.device)
+out = torch.compile(F.scaled_dot_product_attention, backend="aot_eager")(Q, K, V)
+torch.testing.assert_close(out.cpu(), F.scaled_dot_product_attention(q, k, v))
+"""
+        )
+
+    def test_threads_of_a_block_in_any_order(self):
+        """The kernels have no race, nor do they miss a barrier."""
+        text = (ROOT / "csrc" / "metal" / "native" / "attention.h").read_text()
+        rng = np.random.default_rng(0)
+        for size, room, queries, keys in ((20, 64, 37, 50), (72, 128, 18, 21)):
+            kernels = compile_library(f"{text}\nHG_ATTENTION_KERNELS(f32, {room})\n")
+            heads, key_heads = 2, 1
+            of_queries, of_keys = (heads, queries, size), (key_heads, keys, size)
+            q, of_out = (rng.standard_normal(of_queries, "float32") for _ in range(2))
+            k, v = (rng.standard_normal(of_keys, "float32") for _ in range(2))
+            mask = rng.standard_normal((queries, keys), "float32")
+            out, of_q, of_k, of_v = (np.zeros_like(t) for t in (q, q, k, v))
+            sums, memory = (np.zeros((heads, queries), "float32") for _ in range(2))
+            # As metal/attention.h has them: causal, with a mask.
+            rows, others = (0, queries * size, size), (0, keys * size, size)
+            strides = (*rows, *others, *others, *rows, 0, queries, 1, 0, 0, keys, 1, 1)
+            strides += (*rows, *rows, *others, *others)
+            numbers = (heads, heads // key_heads, queries, keys, size, 3)
+            params = struct.pack("<32Q6If4x", *strides, *numbers, 0.3)
+            blocks = heads * -(-queries // 32)
+            name = f"f32_{room}"
+            kernels.launch_in_all_orders(
+                f"hg_attention_{name}", blocks, 128, [q, k, v, mask, out, sums], params
+            )
+            every = [q, k, v, mask, out, sums, of_out, memory, of_q, of_k, of_v]
+            for kind, count, length in (("queries", heads, queries), ("keys", key_heads, keys)):
+                blocks = count * -(-length // (2048 // room))
+                kernels.launch_in_all_orders(
+                    f"hg_attention_of_{kind}_{name}", blocks, 128, every, params
+                )
+            hidden = np.arange(keys)[None] > np.arange(queries)[:, None]
+            scores = np.where(hidden, -np.inf, q @ k[0].T * 0.3 + mask)
+            e = np.exp(scores - scores.max(-1, keepdims=True))
+            chances = e / e.sum(-1, keepdims=True)
+            delta = (of_out * (chances @ v[0])).sum(-1, keepdims=True)
+            of_scores = 0.3 * chances * (of_out @ v[0].T - delta)
+            for mine, wanted in (
+                (out, chances @ v[0]),
+                (of_q, of_scores @ k[0]),
+                (of_k[0], np.einsum("hqk,hqd->kd", of_scores, q)),
+                (of_v[0], np.einsum("hqk,hqd->kd", chances, of_out)),
+            ):
+                np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=2e-5)
 
 
 class TestQueues(HologramTestCase):

@@ -3,7 +3,8 @@
 // torch's function, which is composed, asks the device for a choice and calls what was chosen by
 // the type of the device. On the CPU "flash attention" is
 // _scaled_dot_product_flash_attention_for_cpu; on CUDA it is flash attention, or one of two other
-// operators that only CUDA has. All are delegated.
+// operators that only CUDA has. All are delegated, but the CPU's where a device has kernels of its
+// own for it (library_attention.cpp).
 #include "aten/precompiled.h"
 
 #include <ATen/SDPBackend.h>

@@ -12,6 +12,7 @@
 
 #include "aten/arange.h"
 #include "aten/convolutions.h"
+#include "aten/library_attention.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
@@ -133,6 +134,7 @@ void register_pointwise() {
   register_losses();
   register_scans();
   register_products();
+  register_library_attention();
   register_convolutions();
   register_arange();
   register_random();

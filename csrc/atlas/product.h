@@ -32,7 +32,8 @@ struct Product {
   Sums sums = Sums::narrow;
 };
 
-// What computes the products of a device's queues (Queue::product).
+// What computes the products of a device's queues (Queue::product); where there is none, there are
+// no kernels for attention either (Queue::attention).
 struct ProductLibrary {
   bool usable = false;
   std::string description;  // "cublasLt 13.0.0", or what is missing; empty where there is no such

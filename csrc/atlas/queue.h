@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "atlas/attention.h"
 #include "atlas/canonicalise.h"
 #include "atlas/checks.h"
 #include "atlas/error.h"
@@ -104,6 +105,13 @@ class Queue {
   // Whether product() computes it: programs have the product as a call then (Call::product). Where
   // it does not after all, the call runs.
   virtual bool computes(const Product& /*product*/) { return false; }
+
+  // The same of attention, and of the gradients of its operands.
+  virtual std::optional<Ticket> attention(const Attention& /*attention*/) { return std::nullopt; }
+  virtual std::optional<Ticket> attention_backward(const Attention& /*attention*/,
+                                                   const AttentionGradients& /*gradients*/) {
+    return std::nullopt;
+  }
 
   // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
   // it is not null, takes the time then. Never waits.

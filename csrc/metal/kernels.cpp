@@ -29,8 +29,6 @@ class Toolchain final : public gpu::Toolchain {
   const Device& device_;
 };
 
-constexpr const char* kNative = "#include \"product.h\"\n";
-
 bool is_cold(const std::string& name) {
   return name.starts_with("hg_cold_");
 }
@@ -69,11 +67,12 @@ const Pipeline& Kernels::find(const gpu::Kernel& kernel) {
   return in(kernel.name, [&] { return compile(device_, gpu::library_text(kernel)); });
 }
 
-const Pipeline& Kernels::find_native(const std::string& name) {
+const Pipeline& Kernels::find_native(const std::string& name, const std::string& text) {
   const std::lock_guard lock(mutex_);
   return in(name, [&] {
-    if (!native_) native_ = compile(device_, kNative);
-    return native_;
+    Library& library = native_[text];
+    if (!library) library = compile(device_, text);
+    return library;
   });
 }
 

@@ -30,8 +30,8 @@ class Kernels final : public gpu::KernelStore {
   }
   // Compiled now where it is not there.
   const Pipeline& find(const gpu::Kernel& kernel);
-  // The same of csrc/metal/native.
-  const Pipeline& find_native(const std::string& name);
+  // The same of a text that includes one of csrc/metal/native.
+  const Pipeline& find_native(const std::string& name, const std::string& text);
 
   uint64_t add_program(std::span<const uint32_t> words) override;
   void remove_program(uint64_t program, size_t words) noexcept override;
@@ -52,7 +52,8 @@ class Kernels final : public gpu::KernelStore {
   Memory& memory_;
   std::mutex mutex_;  // of all below
   std::map<std::string, std::unique_ptr<const Pipeline>> found_;
-  Library cold_, native_;  // once one of them is asked for
+  Library cold_;                           // once one of them is asked for
+  std::map<std::string, Library> native_;  // by their texts, likewise
   gpu::WordPool programs_;
   std::atomic<uint64_t> compiled_{0};
   gpu::Compiler compiler_;  // which uses all above

@@ -39,6 +39,7 @@ std::optional<ProductLaunch> launch_of(const Product& product) {
   const bool has_c = product.beta != 0;
   ProductLaunch launch{};
   launch.kernel = kernel;
+  launch.text = "#include \"product.h\"\n";
   launch.addresses = {a.data, b.data, has_c ? c.data : out.data, out.data,
                       product.bias != nullptr ? product.bias : a.data};
   launch.parameters = {.a_stride = number(a.stride),

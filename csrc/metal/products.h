@@ -20,7 +20,7 @@ struct ProductParameters {
 };
 
 struct ProductLaunch {
-  const char* kernel;
+  const char *kernel, *text;             // its name, and the text that has it
   std::array<const void*, 5> addresses;  // a, b, c, out, bias
   ProductParameters parameters;
   uint32_t blocks, threads;

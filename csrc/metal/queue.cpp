@@ -34,6 +34,12 @@ size_t bytes_of(const Group& group, std::span<const Binding> bindings) {
   return of_element * elements;
 }
 
+// Of so many rows for each head.
+size_t bytes_of(const Attention& attention, int64_t rows) {
+  return static_cast<size_t>(attention.batch * attention.heads * rows * attention.head_size) *
+         dtype_size(attention.dtype);
+}
+
 }  // namespace
 
 void Moment::take(const Finished& how) noexcept {
@@ -255,7 +261,7 @@ const Pipeline* Queue::pipeline_of(const std::optional<ProductLaunch>& launch) c
   for (const void* const address : launch->addresses) {
     if (!holds(address)) return nullptr;
   }
-  const Pipeline& pipeline = kernels_.find_native(launch->kernel);
+  const Pipeline& pipeline = kernels_.find_native(launch->kernel, launch->text);
   return launch->threads <= pipeline.most_threads() ? &pipeline : nullptr;
 }
 
@@ -273,6 +279,41 @@ std::optional<Ticket> Queue::product(const Product& product) {
   const int64_t elements = product.rows * product.inner + product.inner * product.columns +
                            product.rows * product.columns;
   return enqueued(static_cast<size_t>(product.count * elements) * dtype_size(product.dtype));
+}
+
+std::optional<Ticket> Queue::attention(const Attention& attention) {
+  const auto launch = launch_of(attention);
+  if (!launch) return std::nullopt;
+  const int64_t rows = 2 * (attention.queries + attention.keys);
+  return run_native({&*launch, 1}, bytes_of(attention, rows));
+}
+
+std::optional<Ticket> Queue::attention_backward(const Attention& attention,
+                                                const AttentionGradients& gradients) {
+  const auto launches = launches_of(attention, gradients);
+  if (!launches) return std::nullopt;
+  const int64_t rows = 4 * (attention.queries + attention.keys);
+  return run_native(*launches, bytes_of(attention, rows));
+}
+
+// Kernels that read and write so many bytes; none where one of them cannot run here.
+std::optional<Ticket> Queue::run_native(std::span<const AttentionLaunch> launches, size_t bytes) {
+  std::array<const Pipeline*, 2> pipelines;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const AttentionLaunch& its = launches[i];
+    for (uint32_t k = 0; k < its.count; ++k) {
+      if (!holds(its.addresses[k])) return std::nullopt;
+    }
+    pipelines[i] = &kernels_.find_native(its.kernel, its.text);
+    if (its.threads > pipelines[i]->most_threads()) return std::nullopt;
+  }
+  const std::unique_lock lock = enter();
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const AttentionLaunch& its = launches[i];
+    dispatch(*pipelines[i], {its.addresses.data(), its.count},
+             std::as_bytes(std::span(&its.parameters, 1)), its.blocks, its.threads);
+  }
+  return enqueued(bytes);
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {

@@ -24,6 +24,7 @@
 
 #include "atlas/queue.h"
 #include "gpu/code.h"
+#include "metal/attention.h"
 #include "metal/kernels.h"
 #include "metal/memory.h"
 #include "metal/products.h"
@@ -61,6 +62,9 @@ class Queue final : public hologram::Queue {
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
   bool computes(const Product& product) override;
+  std::optional<Ticket> attention(const Attention& attention) override;
+  std::optional<Ticket> attention_backward(const Attention& attention,
+                                           const AttentionGradients& gradients) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
   void wait_for(const Fence& fence) override;
   void lend(void* stream) override;
@@ -96,6 +100,7 @@ class Queue final : public hologram::Queue {
   void run_on_host(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   void run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   const Pipeline* pipeline_of(const std::optional<ProductLaunch>& launch) const;
+  std::optional<Ticket> run_native(std::span<const AttentionLaunch> launches, size_t bytes);
   bool holds(const void* address) const noexcept { return memory_.find(address).has_value(); }
   bool holds_all(const Group& group, std::span<const Binding> bindings) const noexcept;
   void finish() noexcept;

@@ -63,6 +63,7 @@ HGEMU_VECTORS(float)
 HGEMU_VECTORS(half)
 HGEMU_VECTORS(ushort)
 HGEMU_VECTORS(uchar)
+HGEMU_VECTORS(ulong)
 #undef HGEMU_VECTORS
 
 // ---- functions ----
@@ -124,6 +125,9 @@ enum class mem_flags { mem_none, mem_device, mem_threadgroup };
 
 inline void threadgroup_barrier(mem_flags, HGEMU_SITE_ARGUMENTS) {
   hgemu::hgemu_barrier(HGEMU_SITE);
+}
+inline void simdgroup_barrier(mem_flags, HGEMU_SITE_ARGUMENTS) {
+  hgemu::hgemu_exchange(0, HGEMU_SITE);
 }
 
 template <class T>
@@ -207,16 +211,21 @@ template <class T, int rows, int columns>
 inline simdgroup_matrix<T, rows, columns> make_filled_simdgroup_matrix(T x) {
   return {{x, x}};
 }
-#define HGEMU_MATRIX_IN(space)                                                                   \
-  template <class T>                                                                             \
-  inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& m, const space T* from, ulong leading) { \
-    from += matrix_row(hgemu::lane()) * leading + matrix_column(hgemu::lane());                  \
-    for (int i = 0; i < 2; ++i) m.of_lane[i] = from[i];                                          \
-  }                                                                                              \
-  template <class T>                                                                             \
-  inline void simdgroup_store(simdgroup_matrix<T, 8, 8> m, space T* to, ulong leading) {         \
-    to += matrix_row(hgemu::lane()) * leading + matrix_column(hgemu::lane());                    \
-    for (int i = 0; i < 2; ++i) to[i] = m.of_lane[i];                                            \
+#define HGEMU_MATRIX_IN(space)                                                                 \
+  template <class T>                                                                           \
+  inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& m, const space T* from, ulong leading, \
+                             ulong2 origin = 0, bool transposed = false) {                     \
+    from += origin.y * leading + origin.x;                                                     \
+    const uint row = matrix_row(hgemu::lane()), column = matrix_column(hgemu::lane());         \
+    for (uint i = 0; i < 2; ++i) {                                                             \
+      m.of_lane[i] =                                                                           \
+          transposed ? from[(column + i) * leading + row] : from[row * leading + column + i];  \
+    }                                                                                          \
+  }                                                                                            \
+  template <class T>                                                                           \
+  inline void simdgroup_store(simdgroup_matrix<T, 8, 8> m, space T* to, ulong leading) {       \
+    to += matrix_row(hgemu::lane()) * leading + matrix_column(hgemu::lane());                  \
+    for (int i = 0; i < 2; ++i) to[i] = m.of_lane[i];                                          \
   }
 #if defined(HGEMU_FLAT)
 HGEMU_MATRIX_IN()
