@@ -86,7 +86,7 @@ class TestCompiling(HologramTestCase):
                 model = torch.nn.Sequential(torch.nn.LayerNorm(30), torch.nn.Linear(30, 7))
                 model.to(device)
                 optimizer = torch.optim.AdamW(model.parameters())
-                for _ in range(6):
+                for _ in range(12):
                     loss = torch.log_softmax(model(x.to(device)), 1).square().mean()
                     loss.backward()
                     optimizer.step()

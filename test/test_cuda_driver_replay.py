@@ -100,7 +100,8 @@ class TestReplays(HologramTestCase):
             for number in range(24):
                 check(float(number), by_hand(x, float(number)))
             made, launched, updated, failed = replays()
-            assert made == 1 and launched > 12 and updated >= launched - 1 and failed == 0, replays()
+            assert made == 1 and launched > 12 and failed == 0, replays()
+            assert updated >= launched - 1, replays()
             """
         )
 
@@ -157,10 +158,10 @@ class TestReplays(HologramTestCase):
         """The one that was launched longest ago goes."""
         run_replayed(
             """
-            for size in range(2, 280):
-                y = torch.ones(size, size, device="hologram")
-                for _ in range(9):
-                    result = chain(y)
+            others = [torch.randn(6, 6, device="hologram") for _ in range(270)]
+            for other in others:
+                for _ in range(12):
+                    result = chain(other)
                     torch.hologram.flush()
             assert replays()[0] > 256, replays()
             check(), check(), check(), check()

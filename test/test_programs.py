@@ -13,7 +13,7 @@ from collections import Counter
 
 import programs
 import torch
-from common import HOST_MEMORY, OWN_PRODUCTS, HologramTestCase, run_python
+from common import HOST_MEMORY, HologramTestCase, run_python
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -34,11 +34,10 @@ def reasons() -> set[str]:
     """Every reason for which a program is run on this device."""
     names = (name for name in hologram.stream_stats() if name.startswith("flushes."))
     every = {name.removeprefix("flushes.") for name in names}
-    # A vendor's kernels and the device's products are launched at once, so that a program hardly
-    # has calls when an optimizer steps; the CPU's are calls.
+    # Only a vendor's kernels are launched behind the program; others are part of it, or wait.
     kind, vendor = _C.delegate_target(0)
-    launches = kind == "launched" and not vendor.startswith("cpu")
-    every -= {"step"} if launches or OWN_PRODUCTS else {"kernel"}
+    if kind != "launched" or vendor.startswith("cpu"):
+        every -= {"kernel"}
     if not HOST_MEMORY:
         every -= {"exported"}
     # Where all streams share a queue, none is in another one's way.

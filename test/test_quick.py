@@ -32,6 +32,8 @@ class TestTable(HologramTestCase):
         native = {name for name, kind in _C.operator_table() if kind == "native"}
         others = {"mm", "mm.out", "bmm", "addmm", "baddbmm", "histc"}
         others |= {"triu_indices", "tril_indices", "__lshift__.Scalar", "__rshift__.Scalar"}
+        attention = "_scaled_dot_product_flash_attention_for_cpu"
+        others |= {attention, f"{attention}_backward"}
         self.assertEqual(LISTED - QUICK - native, {f"aten::{name}" for name in others})
 
     def test_reports_count_them_as_delegated(self):

@@ -69,6 +69,9 @@ def stream_stats(device: Device = None) -> Statistics:
         could not be: then slower ones compute the same.
         ``kernels.found``: that an earlier process had compiled (``HOLOGRAM_CACHE_DIR``).
         ``kernels.discarded``: files of such kernels that were damaged or could not be loaded.
+        ``replays.made``, ``replays.launched``, ``replays.updated``, ``replays.failed``: programs
+        that became CUDA graphs, launches of these, kernels whose arguments were set before, and
+        what the driver refused: then kernels are launched one by one.
         ``groups.emitted``, ``groups.pieces``, ``groups.cold``, ``groups.cpu``, ``groups.moves``:
         groups of instructions that ran by kernels of their own, by one for each instruction, by
         slower ones, on the CPU, and as copies.

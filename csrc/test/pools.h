@@ -28,6 +28,7 @@ class FakeBackend final : public Backend {
   FakeBackend() {
     properties_.backend = "fake";
     properties_.total_memory = 1000 * kMiB;
+    properties_.host_addressable = true;
   }
   ~FakeBackend() override { CHECK_EQ(held.load(), 0u); }
 
@@ -52,6 +53,8 @@ class FakeBackend final : public Backend {
   }
   size_t available_memory() const noexcept override { return available; }
   std::string failure() const noexcept override { return why; }
+  // Before there is a pool of it.
+  void set_host_addressable(bool its) noexcept { properties_.host_addressable = its; }
 
   bool refuse = false;
   std::string why;          // it cannot be used any more

@@ -1,6 +1,7 @@
 // The linear pool: size classes, segments that blocks share, and which block serves a request.
 #include "atlas/memory.h"
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,6 +51,31 @@ TEST(memory_last_freed_is_first_reused) {
     for (const Allocation& block : {a, b, c}) f.pool.deallocate(block);
   }
   CHECK_EQ(f.pool.stats().num_device_alloc, 1 + 1 + 3);  // small, 20 KiB, 2 MiB
+}
+
+// Of a device whose memory the host does not touch.
+TEST(memory_lowest_address_is_first_reused) {
+  FakeBackend backend;
+  backend.set_host_addressable(false);
+  MemoryPool pool(backend, 1000 * kMiB);
+  std::mt19937 random(1);
+  for (const size_t n : {size_t{100}, 12 * kKiB, 20 * kKiB, 2 * kMiB}) {
+    std::vector<Allocation> blocks;
+    for (int i = 0; i < 9; ++i) blocks.push_back(pool.allocate(n));
+    std::ranges::sort(blocks, {}, &Allocation::data);
+    for (int turn = 0; turn < 5; ++turn) {
+      std::vector<Allocation> freed = blocks;
+      std::ranges::shuffle(freed, random);
+      for (const Allocation& block : freed) pool.deallocate(block);
+      for (const Allocation& block : blocks) CHECK_EQ(pool.allocate(n).data, block.data);
+    }
+    // And so are those that are left when some have gone.
+    for (const size_t i : {6u, 2u, 4u}) pool.deallocate(blocks[i]);
+    for (const size_t i : {2u, 4u, 6u}) CHECK_EQ(pool.allocate(n).data, blocks[i].data);
+    for (const Allocation& block : blocks) pool.deallocate(block);
+  }
+  pool.trim();
+  CHECK_EQ(pool.stats().segment.current, 0);
 }
 
 TEST(memory_small_blocks_share_segments) {
