@@ -50,6 +50,8 @@ class TestPrograms(HologramTestCase):
         totals = programs.check_seeds(range(part * EACH, (part + 1) * EACH))
         self.assertEqual(totals.programs, EACH)
         # Were the groups small or the flushes of one kind, little would be proved.
+        if EACH >= 100 and "replays.launched" in hologram.stream_stats():
+            self.assertGreater(totals.replays, EACH)
         if EACH >= 500:
             self.assertGreaterEqual(totals.executed / totals.passes, 3)
             if hologram.get_device_properties().backend == "cpu":

@@ -50,7 +50,7 @@ SUBSETS = {"chosen": CHOSEN, "devices": DEVICES, "multi": MULTI}
 OTHERS = (
     "sim sim_faults sim_kernels sim_memory sim_streams gpu_compile gpu_dialect examples benchmarks "
     "tools vendor cuda_driver cuda_driver_faults cuda_driver_interop cuda_driver_products "
-    "cuda_driver_compile traced_models distributed torchrun metal_runtime"
+    "cuda_driver_compile cuda_driver_replay traced_models distributed torchrun metal_runtime"
 ).split()
 if any(find_spec(name) is None for name in ("accelerate", "lightning", "transformers")):
     OTHERS.append("integrations")

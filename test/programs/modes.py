@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from types import CodeType
 
 import torch
 
 from programs.comparison import compare
 from programs.cpu import compare_with_cpu
 from programs.line import Line, text_of
-from programs.world import run
+from programs.world import Result, run
 
 hologram = torch.hologram
 
@@ -18,12 +19,14 @@ hologram = torch.hologram
 @dataclass
 class Totals:
     """What programs did: programs run, and of their fused runs the instructions, the passes over
-    memory and the calls of torch's kernels; flushes of all runs by reason."""
+    memory and the calls of torch's kernels; programs of the device that were replayed; flushes of
+    all runs by reason."""
 
     programs: int = 0
     executed: int = 0
     passes: int = 0
     calls: int = 0
+    replays: int = 0
     flushes: Counter = field(default_factory=Counter)
 
     def __iadd__(self, other: Totals) -> Totals:
@@ -31,6 +34,7 @@ class Totals:
         self.executed += other.executed
         self.passes += other.passes
         self.calls += other.calls
+        self.replays += other.replays
         self.flushes.update(other.flushes)
         return self
 
@@ -44,6 +48,32 @@ class Totals:
         for name, count in counts.items():
             if count and name.startswith("flushes."):
                 self.flushes[name.removeprefix("flushes.")] += count
+
+
+# Runs of a program of which the last ones are replays.
+REPEATS = 8
+
+
+def replays() -> int | None:
+    """Programs of the device that were replayed; None where none ever is."""
+    count: int | None = hologram.stream_stats().get("replays.launched")
+    return count
+
+
+def check_repeats(code: CodeType, expected: Result, totals: Totals) -> None:
+    """Runs a program again and again, which a device may replay then, now and then among other
+    memory."""
+    before = replays()
+    if before is None:
+        return
+    held = []
+    for number in range(REPEATS):
+        if number % 3 == 2:
+            held.append(torch.empty(100 << number, device="hologram"))
+        compare(run(code), expected)
+    after = replays()
+    assert after is not None
+    totals.replays += after - before
 
 
 def check(lines: list[Line], with_cpu: bool, totals: Totals | None = None) -> None:
@@ -66,3 +96,4 @@ def check(lines: list[Line], with_cpu: bool, totals: Totals | None = None) -> No
             eager = run(code)
     totals.add(False)
     compare(fused, eager)
+    check_repeats(code, eager, totals)
