@@ -6,8 +6,9 @@ usage: make test-cuda [SUBSET="name ..."]
 Subsets: `chosen` (the default: what is closest to the GPU, in six minutes with the build), `python`
 (every Python test but those about other backends), `devices` (what several GPUs have a part in),
 `multi` (torch.distributed, copies and models on two GPUs, in five minutes: make test-cuda-multi),
-`forward` (the conformance units of the forward phase), `conformance` (all of them), `marked` (what
-exchanges memory with CuPy, JAX and CUDA tensors, with hologram on the CPU), or files of tests.
+`replays` (random programs again and again, most of them as CUDA graphs), `forward` (the conformance
+units of the forward phase), `conformance` (all of them), `marked` (what exchanges memory with CuPy,
+JAX and CUDA tensors, with hologram on the CPU), or files of tests.
 Python and torch are those that run this program: nothing is installed. Units of conformance that
 fail are run once more on torch's own CUDA device, in processes without the package, and those that
 pass there many times more: those that fail there too are not judged. The result is a line for each
@@ -63,6 +64,8 @@ def files_of(subset: str) -> list[str]:
     if subset in SUBSETS:
         paths = [ROOT / "test" / f"test_{name}.py" for name in SUBSETS[subset]]
         return [str(path.relative_to(ROOT)) for path in paths if path.exists()]
+    if subset == "replays":
+        return ["test/test_programs.py"]
     if subset == "marked":
         return ["test", "--ignore=test/conformance"]
     if subset == "python":
@@ -124,6 +127,8 @@ def run(subset: str, processes: int, seconds: float) -> str:
     backends = "cpu" if subset == "marked" else "cuda"
     marked = "cuda" if subset == "marked" else "not full"
     variables = {"HOLOGRAM_BACKENDS": backends, "HOLOGRAM_TEST_FAILURES": str(failed)}
+    if subset == "replays":  # of the kernels that there are: more programs have theirs for good
+        variables["HOLOGRAM_COMPILE"] = "0"
     files = files_of(subset)
     line = run_tests(
         name, ["-m", f"({marked}) and not whole_gpu", *files], variables, processes, end
