@@ -21,7 +21,7 @@ UNUSABLE = {
     ("INIT", 803): "whose driver cannot be used: system has unsupported display driver / cuda "
     "driver combination (status 803)",
     ("INIT", 999): "whose driver cannot be used: unknown error (status 999)",
-    ("VERSION", 10020): "whose driver is for CUDA 10.2; 11.0 or newer is needed",
+    ("VERSION", 10020): "whose driver is for CUDA 10.2; 11.3 or newer is needed",
     ("DEVICES", 0): "which has no device on this machine",
     ("CAPABILITY", 70): "whose device 0 has compute capability 7.0; 7.5 or newer is needed",
     ("CAPABILITY", 80): "for which the package has no kernels: 'cold' for compute capability 8.0 "

@@ -7,7 +7,6 @@
 
 #include "aten/library_attention.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
@@ -121,29 +120,20 @@ std::optional<Attention> attention_of(const AttentionTerms& terms) {
   return attention;
 }
 
-Tensor make_fresh(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType type,
-                  c10::DeviceIndex device) {
-  const caffe2::TypeMeta dtype = c10::scalarTypeToTypeMeta(type);
-  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize());
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(bytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return made;
-}
-
 // As torch makes what is to be like another tensor.
 Tensor make_like(const Tensor& tensor) {
   const auto strides = tensor.is_non_overlapping_and_dense()
                            ? tensor.strides().vec()
                            : at::infer_dense_strides(tensor.sizes(), tensor.strides());
-  return make_fresh(tensor.sizes(), strides, tensor.scalar_type(), tensor.device().index());
+  return make_fresh(tensor.sizes(), strides, tensor.dtype(), tensor.device().index());
 }
 
 // Of (batch, head, row) or more, where the heads of a row follow each other.
 Tensor make_by_rows(at::IntArrayRef sizes, c10::ScalarType type, c10::DeviceIndex device) {
   const int64_t heads = sizes[1], rows = sizes[2], elements = sizes.size() == 4 ? sizes[3] : 1;
   const std::array<int64_t, 4> strides{rows * heads * elements, elements, heads * elements, 1};
-  return make_fresh(sizes, at::IntArrayRef(strides).slice(0, sizes.size()), type, device);
+  return make_fresh(sizes, at::IntArrayRef(strides).slice(0, sizes.size()),
+                    c10::scalarTypeToTypeMeta(type), device);
 }
 
 // In the order of the queue, behind what is recorded on the memory.

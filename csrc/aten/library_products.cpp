@@ -4,9 +4,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
+#include <c10/util/strides.h>
 
 #include <array>
 #include <atomic>
@@ -118,15 +118,6 @@ bool may_be_written(const Tensor& out, const ProductTerms& terms, at::IntArrayRe
           is_same_view(impl, terms.self->unsafeGetTensorImpl()));
 }
 
-Tensor make_fresh(at::IntArrayRef sizes, const Tensor& like) {
-  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, like.itemsize());
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
-      make_storage(bytes, like.device().index()),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return made;
-}
-
 // Whether it is one number for each column, which the library adds before it rounds. With one
 // element in a sum, or one column, torch does not have its library add them either.
 bool is_bias(const Tensor& self, const Product& product) {
@@ -196,6 +187,15 @@ void record(const char* name, const Product& product, c10::SmallVector<const Ten
 
 }  // namespace
 
+Tensor make_fresh(at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype,
+                  c10::DeviceIndex device) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize());
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      make_storage(bytes, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return made;
+}
+
 bool has_product_library(c10::DeviceIndex device) {
   auto& library = libraries[static_cast<size_t>(device)];
   const Library known = library.load(std::memory_order_acquire);
@@ -224,7 +224,7 @@ bool product_by_library(OpCounter& counter, const ProductTerms& terms, const Ten
   if (out != nullptr && !may_be_written(*out, terms, sizes)) return false;
   const BelowAutograd below;  // copies are made
   if (out == nullptr) {
-    *fresh = make_fresh(sizes, a);
+    *fresh = make_fresh(sizes, c10::contiguous_strides(sizes), a.dtype(), a.device().index());
     out = fresh;
   }
   const auto written = matrix_of(*out);

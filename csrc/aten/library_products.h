@@ -1,5 +1,5 @@
-// Matrix products by the library of a device's vendor (Queue::product), as calls of the program that
-// its queue computes, with no kernel of torch's.
+// Matrix products by the library of a device's vendor (Queue::product), as calls of the program
+// that its queue computes, with no kernel of torch's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +17,10 @@ struct ProductTerms {
   const at::Tensor* self = nullptr;  // of the dtype of the others, and of sizes that broadcast
   double beta = 0, alpha = 1;
 };
+
+// A new tensor for what a queue computes.
+at::Tensor make_fresh(at::IntArrayRef sizes, at::IntArrayRef strides, caffe2::TypeMeta dtype,
+                      c10::DeviceIndex device);
 
 // Whether the device has a library; then it may be that it computes a product.
 bool has_product_library(c10::DeviceIndex device);

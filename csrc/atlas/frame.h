@@ -95,11 +95,11 @@ class Frame {
     // enqueued and before what is enqueued later; it is done on return, or has thrown.
     bool is_call() const noexcept { return batch_->is_call(); }
     void call();
-    // The matrix product that a call is, which a queue may compute instead.
-    std::optional<Product> product() const;
     // The same where the host cannot touch the memory: over copies, which the queue makes. Waits
     // for it.
     void call_on_copies(Queue& queue);
+    // The matrix product that a call is, which a queue may compute instead.
+    std::optional<Product> product() const;
     // What a call touches, for queues that look after order: addresses, bytes, whether it writes.
     struct Touched {
       char* memory;

@@ -102,16 +102,16 @@ class Queue {
   // Enqueues a matrix product, where Backend::products() names a library that has an algorithm for
   // it; none, with nothing enqueued, elsewhere. Never waits.
   virtual std::optional<Ticket> product(const Product& /*product*/) { return std::nullopt; }
-  // Whether product() computes it: programs have the product as a call then (Call::product). Where
-  // it does not after all, the call runs.
-  virtual bool computes(const Product& /*product*/) { return false; }
-
   // The same of attention, and of the gradients of its operands.
   virtual std::optional<Ticket> attention(const Attention& /*attention*/) { return std::nullopt; }
   virtual std::optional<Ticket> attention_backward(const Attention& /*attention*/,
                                                    const AttentionGradients& /*gradients*/) {
     return std::nullopt;
   }
+
+  // Whether product() computes it: programs have the product as a call then (Call::product). Where
+  // it does not after all, the call runs.
+  virtual bool computes(const Product& /*product*/) { return false; }
 
   // Enqueues a mark: its ticket is done when all that was enqueued before is, and `moment`, where
   // it is not null, takes the time then. Never waits.

@@ -10,8 +10,8 @@
 namespace hologram::cuda {
 namespace {
 
-// Newer than the oldest driver that has every function above (CUDA 11.0).
-constexpr int kOldestVersion = 11000;
+// The oldest driver that has every function above is that of CUDA 11.3.
+constexpr int kOldestVersion = 11030;
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);

@@ -20,6 +20,17 @@ size_t hash_of(Function function) noexcept {
 
 }  // namespace
 
+LaunchNode::LaunchNode(const KernelLaunch& launch)
+    : its_{launch.function,    launch.blocks, 1, 1, launch.threads, 1, 1, 0,
+           parameters_.data(), nullptr} {
+  const size_t count = launch.addresses.size();
+  if (count >= parameters_.size()) throw Error("a launch of too many arguments");
+  for (size_t i = 0; i < count; ++i) {
+    parameters_[i] = const_cast<Address*>(&launch.addresses[i]);
+  }
+  parameters_[count] = const_cast<std::byte*>(launch.bytes.data());
+}
+
 bool Launcher::OneKernel::is(const KernelLaunch& launch) const noexcept {
   const size_t addresses = launch.addresses.size_bytes();
   const auto same = [](const std::byte* kept, std::span<const std::byte> bytes) {
@@ -55,15 +66,8 @@ Status Launcher::launch(const KernelLaunch& launch, Stream stream) {
       return driver_.launch_graph(set->graphs[i].executable, stream);
     }
   }
-  std::array<void*, gpu::kMostBuffers> parameters;
-  const size_t count = launch.addresses.size();
-  if (count + 1 > parameters.size()) throw Error("a launch of too many arguments");
-  for (size_t i = 0; i < count; ++i) {
-    parameters[i] = const_cast<Address*>(&launch.addresses[i]);
-  }
-  parameters[count] = const_cast<std::byte*>(launch.bytes.data());
-  const KernelNode kernel{launch.function,   launch.blocks, 1, 1, launch.threads, 1, 1, 0,
-                          parameters.data(), nullptr};
+  const LaunchNode node(launch);
+  const KernelNode& kernel = node.get();
   OneKernel* const its = set != nullptr ? choose(*set, launch.function) : nullptr;
   if (its != nullptr) its->function = nullptr;
   if (its != nullptr &&
@@ -74,7 +78,7 @@ Status Launcher::launch(const KernelLaunch& launch, Stream stream) {
     return driver_.launch_graph(its->executable, stream);
   }
   return driver_.launch(launch.function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream,
-                        parameters.data(), nullptr);
+                        kernel.parameters, nullptr);
 }
 
 // The graph that is to be a function's; null where it has none, and is not known to come again.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "gpu/steps.h"
 
 namespace hologram::cuda {
 
@@ -25,6 +26,19 @@ struct KernelLaunch {
   unsigned blocks, threads;
   std::span<const Address> addresses;  // arguments
   std::span<const std::byte> bytes;    // the argument after them
+};
+
+// A launch as the driver takes it. Valid as long as what the launch names is.
+class LaunchNode {
+ public:
+  explicit LaunchNode(const KernelLaunch& launch);
+  LaunchNode(const LaunchNode&) = delete;
+  LaunchNode& operator=(const LaunchNode&) = delete;
+  const KernelNode& get() const noexcept { return its_; }
+
+ private:
+  std::array<void*, gpu::kMostBuffers + 1> parameters_;
+  KernelNode its_;
 };
 
 // Of one queue. Not synchronised: the queue calls it under its lock, with the context current.

@@ -9,6 +9,7 @@
 #include "atlas/error.h"
 #include "atlas/export.h"
 #include "cuda/memory.h"
+#include "cuda/word_hash.h"
 
 namespace hologram::cuda {
 namespace {
@@ -137,11 +138,9 @@ void Products::free_workspace() noexcept {
 }
 
 size_t Products::Hash::operator()(const Key& key) const noexcept {
-  uint64_t hash = 0;
-  for (const int64_t word : key.words) {
-    hash = (std::rotl(hash, 23) ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15;
-  }
-  return static_cast<size_t>(hash ^ hash >> 32);
+  WordHash hash;
+  for (const int64_t word : key.words) hash.add(static_cast<uint64_t>(word));
+  return static_cast<size_t>(hash.get());
 }
 
 Products::Key Products::key_of(const Product& product, bool with_workspace) {

@@ -157,12 +157,11 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   Released released;
   const std::lock_guard lock(mutex_);
   // A profiler is told of kernels, not of graphs.
-  if (frame.is_watched() || !frame.failures.empty() || !replays_.is_expected(*compiled)) {
-    return std::nullopt;
-  }
+  if (frame.is_watched() || !frame.failures.empty()) return std::nullopt;
+  Work* const work = replays_.begin(*compiled);
+  if (work == nullptr) return std::nullopt;
   const auto& code = static_cast<const gpu::Code&>(*compiled->code);
   const size_t count = compiled->plan.batches.size();
-  Work& work = replays_.begin_work();
   std::array<uint64_t, 3> forms{};
   size_t products = 0;
   const auto note_all = [&] {
@@ -171,18 +170,18 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
       if (pass.is_call()) {
         const auto product = pass.product();
         if (!product) return false;
-        work.add(*product);
+        work->add(*product);
         ++products;
       } else if (!pass.bindings().empty()) {
         const auto ready = code.ready_for_good(i, pass.bindings());
-        if (ready == nullptr || !note_work(work, *ready, pass.bindings())) return false;
+        if (ready == nullptr || !note_work(*work, *ready, pass.bindings())) return false;
         ++forms[static_cast<size_t>(ready->form)];
       }
     }
     return true;
   };
   const bool is_known = note_all();
-  if (!is_known) replays_.give_up(*compiled);
+  if (!is_known) replays_.give_up();
   if (!is_known || !replays_.enqueue(compiled, stream_)) {
     frame.bytes_moved = moved;
     return std::nullopt;

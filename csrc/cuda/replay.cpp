@@ -9,9 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "atlas/error.h"
-#include "cuda/memory.h"
-#include "gpu/emit.h"
+#include "cuda/context.h"
+#include "cuda/word_hash.h"
 
 namespace hologram::cuda {
 namespace {
@@ -24,29 +23,6 @@ auto tied(const Product& its) {
                                  its.alpha, its.beta, its.tf32, its.sums),
                         tied(its.a), tied(its.b), tied(its.c), tied(its.out));
 }
-
-class Hash {
- public:
-  void add(uint64_t word) noexcept { hash_ = (std::rotl(hash_, 23) ^ word) * 0x9e3779b97f4a7c15; }
-  void add(const void* pointer) noexcept { add(reinterpret_cast<uint64_t>(pointer)); }
-  uint64_t get() const noexcept { return hash_ ^ hash_ >> 32; }
-
- private:
-  uint64_t hash_ = 1;
-};
-
-// Of the arguments of a launch, as the driver wants them. Valid as long as these are.
-class Parameters {
- public:
-  Parameters(std::byte* arguments, size_t addresses) {
-    for (size_t i = 0; i < addresses; ++i) all_[i] = arguments + i * sizeof(Address);
-    all_[addresses] = arguments + addresses * sizeof(Address);
-  }
-  void** get() noexcept { return all_.data(); }
-
- private:
-  std::array<void*, gpu::kMostBuffers + 1> all_;
-};
 
 // One warning in a process says it.
 void warn(const Compiled& compiled, Status status, const char* what) {
@@ -74,7 +50,6 @@ void Work::clear() noexcept {
 }
 
 void Work::add(const KernelLaunch& launch, uint64_t tables) {
-  if (launch.addresses.size() >= gpu::kMostBuffers) throw Error("a launch of too many arguments");
   // Numbers of eight bytes among the arguments lie at multiples of eight.
   arguments_.resize((arguments_.size() + 7) / 8 * 8);
   const size_t first = arguments_.size(), addresses = launch.addresses.size_bytes();
@@ -110,9 +85,27 @@ bool Work::is_like(const Work& other) const noexcept {
                             [](const Product& a, const Product& b) { return tied(a) == tied(b); });
 }
 
+KernelLaunch Work::launch_of(const Step& step) const noexcept {
+  const std::byte* const arguments = arguments_.data() + step.first;
+  return {step.function,
+          step.blocks,
+          step.threads,
+          {reinterpret_cast<const Address*>(arguments), step.addresses},
+          {arguments + step.addresses * sizeof(Address), step.bytes}};
+}
+
+void Work::place_tables(Address tables) noexcept {
+  for (const uint32_t at : table_places_) {
+    Address place = 0;
+    std::memcpy(&place, arguments_.data() + at, sizeof place);
+    place += tables;
+    std::memcpy(arguments_.data() + at, &place, sizeof place);
+  }
+}
+
 // Of all that is_like() compares, or a part of it.
 uint64_t Work::hash() const noexcept {
-  Hash hash;
+  WordHash hash;
   for (const Step& its : steps_) {
     hash.add(its.function);
     hash.add(uint64_t{its.blocks} << 32 | its.threads);
@@ -137,30 +130,27 @@ Replays::Replays(Products& products) : products_(products) {
   is_on_ = given == nullptr || std::string_view(given) != "0";
 }
 
-bool Replays::is_expected(const Compiled& compiled) {
-  if (!is_on_) return false;
+Work* Replays::begin(const Compiled& compiled) {
+  if (!is_on_) return nullptr;
   if (known_.size() >= kMostKnown && !known_.contains(&compiled)) {
     std::erase_if(known_, [](const auto& its) { return its.second.replays.empty(); });
   }
-  Known& known = known_[&compiled];
-  if (known.skipped != 0) {
-    --known.skipped;
-    return false;
+  current_ = &known_[&compiled];
+  if (current_->skipped != 0) {
+    --current_->skipped;
+    return nullptr;
   }
-  return known.times++ != 0;
-}
-
-void Replays::give_up(const Compiled& compiled) noexcept {
-  const auto found = known_.find(&compiled);
-  if (found != known_.end()) found->second.skipped = kSkips;
+  if (current_->times++ == 0) return nullptr;
+  work_.clear();
+  return &work_;
 }
 
 bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream) {
-  Known& known = known_[compiled.get()];
   if (work_.size() < kLeastSteps) {
-    known.skipped = kSkips;
+    give_up();
     return false;
   }
+  Known& known = *current_;
   const uint64_t hash = work_.hash();
   const auto found = known.replays.find(hash);
   if (found != known.replays.end() && work_.is_like(found->second->work)) {
@@ -172,13 +162,13 @@ bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream st
     return make(compiled, stream, hash);
   }
   known.seen[known.misses++ % known.seen.size()] = hash;
-  if (known.misses >= known.seen.size()) known.skipped = kSkips;
+  if (known.misses >= known.seen.size()) give_up();
   return false;
 }
 
 bool Replays::launch(Place place, Stream stream) {
   Replay& replay = *place;
-  put_tables(work_, replay.tables);
+  work_.place_tables(replay.tables);
   Status status = update(replay);
   const char* what = "cuGraphExecKernelNodeSetParams";
   if (status == kSuccess) {
@@ -197,7 +187,7 @@ bool Replays::launch(Place place, Stream stream) {
 }
 
 bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash) {
-  auto& of_program = known_[compiled.get()].replays;
+  auto& of_program = current_->replays;
   if (const auto other = of_program.find(hash); other != of_program.end()) remove(other->second);
   if (replays_.size() == kMostReplays) remove(std::prev(replays_.end()));
   Replay replay;
@@ -205,9 +195,9 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
   replay.work = work_;
   replay.hash = hash;
   const char* what = "memory for tables of addresses";
-  Status status = place_tables(replay, stream);
+  Status status = send_tables(replay, stream);
   if (status == kSuccess) {
-    put_tables(replay.work, replay.tables);
+    replay.work.place_tables(replay.tables);
     const CaptureGuard guard;
     what = "the capture of its launches";
     status = capture(replay);
@@ -233,7 +223,7 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
 }
 
 // Memory of its own: what is in it stays as it is.
-Status Replays::place_tables(Replay& replay, Stream stream) {
+Status Replays::send_tables(Replay& replay, Stream stream) {
   const std::vector<std::byte>& tables = replay.work.tables_;
   if (tables.empty()) return kSuccess;
   {
@@ -244,15 +234,6 @@ Status Replays::place_tables(Replay& replay, Stream stream) {
   }
   // Of pageable memory: it has been read on return.
   return driver_.copy_to_device(replay.tables, tables.data(), tables.size(), stream);
-}
-
-void Replays::put_tables(Work& work, Address tables) const noexcept {
-  for (const uint32_t at : work.table_places_) {
-    Address place = 0;
-    std::memcpy(&place, work.arguments_.data() + at, sizeof place);
-    place += tables;
-    std::memcpy(work.arguments_.data() + at, &place, sizeof place);
-  }
 }
 
 // Launches on a stream that is captured; the node of each is what the next one comes behind.
@@ -273,9 +254,9 @@ Status Replays::capture(Replay& replay) {
         status = kCannotBeCaptured;
       }
     } else {
-      Parameters parameters(work.arguments_of(step).data(), step.addresses);
+      const LaunchNode kernel(work.launch_of(step));
       status = driver_.launch(step.function, step.blocks, 1, 1, step.threads, 1, 1, 0, stream_,
-                              parameters.get(), nullptr);
+                              kernel.get().parameters, nullptr);
       CaptureStatus captured{};
       uint64_t id = 0;
       Graph graph = nullptr;
@@ -303,10 +284,9 @@ Status Replays::update(Replay& replay) {
     if (step.function == nullptr) continue;
     const std::span<std::byte> now = work_.arguments_of(step), before = kept.arguments_of(step);
     if (std::ranges::equal(now, before)) continue;
-    Parameters parameters(now.data(), step.addresses);
-    const KernelNode kernel{step.function,    step.blocks, 1, 1, step.threads, 1, 1, 0,
-                            parameters.get(), nullptr};
-    const Status status = driver_.set_kernel_node(replay.executable, replay.nodes[i], &kernel);
+    const LaunchNode kernel(work_.launch_of(step));
+    const Status status =
+        driver_.set_kernel_node(replay.executable, replay.nodes[i], &kernel.get());
     if (status != kSuccess) return status;
     std::ranges::copy(now, before.begin());
     updated.fetch_add(1, std::memory_order_relaxed);
@@ -315,7 +295,7 @@ Status Replays::update(Replay& replay) {
 }
 
 void Replays::fail(const Compiled& compiled, Status status, const char* what) noexcept {
-  give_up(compiled);
+  give_up();
   if (loses_context(status)) return;  // whatever is called next says so
   failed.fetch_add(1, std::memory_order_relaxed);
   try {

@@ -34,7 +34,7 @@ class Work {
  public:
   void clear() noexcept;
   // Of the addresses those that a bit of `tables` stands for are places in the tables: bytes from
-  // their beginning, see add_table().
+  // their beginning, see add_tables().
   void add(const KernelLaunch& launch, uint64_t tables = 0);
   void add(const Product& product);
   // Bytes that a kernel reads on the device, to be written; they begin where it says.
@@ -55,6 +55,10 @@ class Work {
   std::span<std::byte> arguments_of(const Step& step) noexcept {
     return {arguments_.data() + step.first, step.addresses * sizeof(Address) + step.bytes};
   }
+  // Of a step that is a kernel.
+  KernelLaunch launch_of(const Step& step) const noexcept;
+  // From now on addresses in the tables are such of the device, where the tables are there.
+  void place_tables(Address tables) noexcept;
   // Whether a graph of the one is a graph of the other when arguments have been set.
   bool is_like(const Work& other) const noexcept;
   uint64_t hash() const noexcept;
@@ -75,18 +79,14 @@ class Replays {
   Replays(const Replays&) = delete;
   Replays& operator=(const Replays&) = delete;
 
-  // Whether a program has come before, so that its work is worth being written down.
-  bool is_expected(const Compiled& compiled);
-  // To be written to; of one program at a time.
-  Work& begin_work() noexcept {
-    work_.clear();
-    return work_;
-  }
+  // What a program is to write its work to, of one program at a time; null where it has not come
+  // before, or its work is not worth being written down.
+  Work* begin(const Compiled& compiled);
   // Enqueues what has been written down as one graph; false, with nothing enqueued, where there is
   // none (yet).
   bool enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream);
   // The work cannot be written down.
-  void give_up(const Compiled& compiled) noexcept;
+  void give_up() noexcept { current_->skipped = kSkips; }
 
   // In the end.
   void free() noexcept;
@@ -127,8 +127,7 @@ class Replays {
   bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash);
   Status capture(Replay& replay);
   Status update(Replay& replay);
-  Status place_tables(Replay& replay, Stream stream);
-  void put_tables(Work& work, Address tables) const noexcept;
+  Status send_tables(Replay& replay, Stream stream);
   void destroy(Replay& replay) noexcept;
   void remove(Place place) noexcept;
   void fail(const Compiled& compiled, Status status, const char* what) noexcept;
@@ -140,6 +139,7 @@ class Replays {
   Work work_;
   std::list<Replay> replays_;  // what was launched last comes first
   std::unordered_map<const Compiled*, Known> known_;
+  Known* current_ = nullptr;  // of the program that began last
 };
 
 }  // namespace hologram::cuda

@@ -9,22 +9,9 @@ constexpr uint32_t kThreads = 128;
 constexpr uint32_t kCausal = 1, kHasMask = 2;
 constexpr int64_t kForwardRows = 32, kBackwardElements = 2048;
 
-const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    default: return nullptr;
-  }
-}
-
 // Elements of a head that kernels have room for; 0 where it is larger.
 int64_t room_for(int64_t head_size) {
   return head_size <= 64 ? 64 : head_size <= 128 ? 128 : 0;
-}
-
-uint64_t number(int64_t value) {
-  return static_cast<uint64_t>(value);
 }
 
 AttentionParameters::Strides strides_of(const Attention::Matrices& matrices) {
@@ -35,18 +22,18 @@ AttentionParameters::Strides strides_of(const Attention::Matrices& matrices) {
 // none where that does not fit.
 std::optional<AttentionLaunch> launch_of(const Attention& its, const char* kind, int64_t rows,
                                          int64_t length, int64_t heads) {
-  const char* const dtype = name_of(its.dtype);
   const int64_t room = room_for(its.head_size);
-  if (dtype == nullptr || room == 0) return std::nullopt;
+  if (!is_native(its.dtype) || room == 0) return std::nullopt;
   for (const int64_t n : {its.queries, its.keys, its.heads, its.batch}) {
     if (n > INT32_MAX) return std::nullopt;
   }
   const __int128 blocks = static_cast<__int128>((length + rows - 1) / rows) * heads * its.batch;
   if (blocks > INT32_MAX) return std::nullopt;
   AttentionLaunch launch{};
-  const std::string of = std::string(dtype) + "_" + std::to_string(room);
+  const std::string dtype = dtype_name(its.dtype);
+  const std::string of = dtype + "_" + std::to_string(room);
   launch.kernel = kind + of;
-  launch.text = std::string("#include \"attention.h\"\nHG_ATTENTION_KERNELS(") + dtype + ", " +
+  launch.text = "#include \"attention.h\"\nHG_ATTENTION_KERNELS(" + dtype + ", " +
                 std::to_string(room) + ")\n";
   const bool has_mask = its.mask.data != nullptr;
   launch.addresses = {its.query.data, its.key.data,

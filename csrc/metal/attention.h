@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "atlas/attention.h"
+#include "metal/native_launch.h"
 
 namespace hologram::metal {
 
@@ -23,15 +23,9 @@ struct AttentionParameters {
   float scale;
 };
 
-struct AttentionLaunch {
-  std::string kernel, text;  // its name, and the text that has it
-  // query, key, value, mask, out, sums; of a backward kernel of_out, memory, of_query, of_key and
-  // of_value, too.
-  std::array<const void*, 11> addresses;
-  uint32_t count;  // of these
-  AttentionParameters parameters;
-  uint32_t blocks, threads;
-};
+// Of query, key, value, mask, out and sums; of a backward kernel of of_out, memory, of_query,
+// of_key and of_value, too.
+using AttentionLaunch = NativeLaunch<AttentionParameters, 11>;
 
 // None where there is no kernel for it: of f64, of larger heads, and where numbers do not fit.
 std::optional<AttentionLaunch> launch_of(const Attention& attention);

@@ -10,24 +10,10 @@ constexpr int64_t kTile = 32;
 constexpr uint32_t kThreads = 128;
 constexpr uint32_t kAByColumns = 1, kBByColumns = 2, kHasBias = 4;
 
-const char* kernel_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "hg_product_f32";
-    case DType::f16: return "hg_product_f16";
-    case DType::bf16: return "hg_product_bf16";
-    default: return nullptr;
-  }
-}
-
-uint64_t number(int64_t value) {
-  return static_cast<uint64_t>(value);
-}
-
 }  // namespace
 
 std::optional<ProductLaunch> launch_of(const Product& product) {
-  const char* const kernel = kernel_of(product.dtype);
-  if (kernel == nullptr) return std::nullopt;
+  if (!is_native(product.dtype)) return std::nullopt;
   const auto tiles = [](int64_t n) { return (n + kTile - 1) / kTile; };
   for (const int64_t n : {product.rows, product.columns, product.inner}) {
     if (n > INT32_MAX) return std::nullopt;
@@ -38,10 +24,11 @@ std::optional<ProductLaunch> launch_of(const Product& product) {
   const auto& [a, b, c, out] = std::tie(product.a, product.b, product.c, product.out);
   const bool has_c = product.beta != 0;
   ProductLaunch launch{};
-  launch.kernel = kernel;
+  launch.kernel = std::string("hg_product_") + dtype_name(product.dtype);
   launch.text = "#include \"product.h\"\n";
   launch.addresses = {a.data, b.data, has_c ? c.data : out.data, out.data,
                       product.bias != nullptr ? product.bias : a.data};
+  launch.count = launch.addresses.size();
   launch.parameters = {.a_stride = number(a.stride),
                        .b_stride = number(b.stride),
                        .c_stride = number(c.stride),

@@ -1,12 +1,11 @@
 // Matrix products by the package's own kernels (metal/native/product.h).
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "atlas/product.h"
+#include "metal/native_launch.h"
 
 namespace hologram::metal {
 
@@ -19,12 +18,8 @@ struct ProductParameters {
   float alpha, beta;
 };
 
-struct ProductLaunch {
-  const char *kernel, *text;             // its name, and the text that has it
-  std::array<const void*, 5> addresses;  // a, b, c, out, bias
-  ProductParameters parameters;
-  uint32_t blocks, threads;
-};
+// Of a, b, c, out and the bias.
+using ProductLaunch = NativeLaunch<ProductParameters, 5>;
 
 // None where there is no kernel for it: of f64, and where numbers do not fit.
 std::optional<ProductLaunch> launch_of(const Product& product);

@@ -255,37 +255,52 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
   return enqueued(2 * copy.bytes());
 }
 
-// Null where this GPU has no kernel for it.
-const Pipeline* Queue::pipeline_of(const std::optional<ProductLaunch>& launch) const {
-  if (!launch) return nullptr;
-  for (const void* const address : launch->addresses) {
-    if (!holds(address)) return nullptr;
+// Null where it cannot run here.
+template <class Launch>
+const Pipeline* Queue::pipeline_of(const Launch& launch) const {
+  for (uint32_t i = 0; i < launch.count; ++i) {
+    if (!holds(launch.addresses[i])) return nullptr;
   }
-  const Pipeline& pipeline = kernels_.find_native(launch->kernel, launch->text);
-  return launch->threads <= pipeline.most_threads() ? &pipeline : nullptr;
+  const Pipeline& pipeline = kernels_.find_native(launch.kernel, launch.text);
+  return launch.threads <= pipeline.most_threads() ? &pipeline : nullptr;
 }
 
-bool Queue::computes(const Product& product) {
-  return pipeline_of(launch_of(product)) != nullptr;
+// Kernels that read and write so many bytes; none where one of them cannot run here.
+template <class Launch>
+std::optional<Ticket> Queue::run_native(std::span<const Launch> launches, size_t bytes) {
+  std::array<const Pipeline*, 2> pipelines;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    pipelines[i] = pipeline_of(launches[i]);
+    if (pipelines[i] == nullptr) return std::nullopt;
+  }
+  const std::unique_lock lock = enter();
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const Launch& its = launches[i];
+    dispatch(*pipelines[i], {its.addresses.data(), its.count},
+             std::as_bytes(std::span(&its.parameters, 1)), its.blocks, its.threads);
+  }
+  return enqueued(bytes);
 }
 
 std::optional<Ticket> Queue::product(const Product& product) {
   const auto launch = launch_of(product);
-  const Pipeline* const pipeline = pipeline_of(launch);
-  if (pipeline == nullptr) return std::nullopt;
-  const std::unique_lock lock = enter();
-  dispatch(*pipeline, launch->addresses, std::as_bytes(std::span(&launch->parameters, 1)),
-           launch->blocks, launch->threads);
+  if (!launch) return std::nullopt;
   const int64_t elements = product.rows * product.inner + product.inner * product.columns +
                            product.rows * product.columns;
-  return enqueued(static_cast<size_t>(product.count * elements) * dtype_size(product.dtype));
+  return run_native(std::span(&*launch, 1),
+                    static_cast<size_t>(product.count * elements) * dtype_size(product.dtype));
+}
+
+bool Queue::computes(const Product& product) {
+  const auto launch = launch_of(product);
+  return launch && pipeline_of(*launch) != nullptr;
 }
 
 std::optional<Ticket> Queue::attention(const Attention& attention) {
   const auto launch = launch_of(attention);
   if (!launch) return std::nullopt;
   const int64_t rows = 2 * (attention.queries + attention.keys);
-  return run_native({&*launch, 1}, bytes_of(attention, rows));
+  return run_native(std::span(&*launch, 1), bytes_of(attention, rows));
 }
 
 std::optional<Ticket> Queue::attention_backward(const Attention& attention,
@@ -293,27 +308,7 @@ std::optional<Ticket> Queue::attention_backward(const Attention& attention,
   const auto launches = launches_of(attention, gradients);
   if (!launches) return std::nullopt;
   const int64_t rows = 4 * (attention.queries + attention.keys);
-  return run_native(*launches, bytes_of(attention, rows));
-}
-
-// Kernels that read and write so many bytes; none where one of them cannot run here.
-std::optional<Ticket> Queue::run_native(std::span<const AttentionLaunch> launches, size_t bytes) {
-  std::array<const Pipeline*, 2> pipelines;
-  for (size_t i = 0; i < launches.size(); ++i) {
-    const AttentionLaunch& its = launches[i];
-    for (uint32_t k = 0; k < its.count; ++k) {
-      if (!holds(its.addresses[k])) return std::nullopt;
-    }
-    pipelines[i] = &kernels_.find_native(its.kernel, its.text);
-    if (its.threads > pipelines[i]->most_threads()) return std::nullopt;
-  }
-  const std::unique_lock lock = enter();
-  for (size_t i = 0; i < launches.size(); ++i) {
-    const AttentionLaunch& its = launches[i];
-    dispatch(*pipelines[i], {its.addresses.data(), its.count},
-             std::as_bytes(std::span(&its.parameters, 1)), its.blocks, its.threads);
-  }
-  return enqueued(bytes);
+  return run_native(std::span<const AttentionLaunch>(*launches), bytes_of(attention, rows));
 }
 
 Ticket Queue::record(std::shared_ptr<hologram::Moment> moment) {

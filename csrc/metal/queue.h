@@ -99,8 +99,10 @@ class Queue final : public hologram::Queue {
   void launch(const gpu::Ready& ready, std::span<const Binding> bindings);
   void run_on_host(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   void run(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
-  const Pipeline* pipeline_of(const std::optional<ProductLaunch>& launch) const;
-  std::optional<Ticket> run_native(std::span<const AttentionLaunch> launches, size_t bytes);
+  template <class Launch>
+  const Pipeline* pipeline_of(const Launch& launch) const;
+  template <class Launch>
+  std::optional<Ticket> run_native(std::span<const Launch> launches, size_t bytes);
   bool holds(const void* address) const noexcept { return memory_.find(address).has_value(); }
   bool holds_all(const Group& group, std::span<const Binding> bindings) const noexcept;
   void finish() noexcept;
