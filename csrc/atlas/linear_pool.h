@@ -4,8 +4,8 @@
 // two, so at most 25 % is lost). Blocks up to 512 KiB are carved from 1 MiB segments that hold one
 // size class each; larger blocks are segments of their own. A freed block goes on top of its size
 // class's stack and is the next to be handed out, because it is the warmest; or the one with the
-// lowest address is (BlockOrder). Bookkeeping lies outside the blocks, so the memory itself need not be
-// addressable by the host.
+// lowest address is (BlockOrder). Bookkeeping lies outside the blocks, so the memory itself need
+// not be addressable by the host.
 #pragma once
 
 #include <algorithm>
