@@ -27,7 +27,9 @@ inline SlotState& OpenProgram::state_of(const View& view, uint64_t number) {
     return state_of_temporary(view.temporary);
   if (block->program.load(std::memory_order_relaxed) == number) return block->place;
   const auto slot = static_cast<uint16_t>(program.slots.size());
-  program.slots.push({block->born == number, true});
+  const bool inside = block->born == number;
+  program.slots.push({inside, true});
+  if (inside) bytes += block->bytes;
   program.blocks.push(block);
   dead.push(false);
   block->place = {slot, -1, -1};
@@ -136,7 +138,6 @@ inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
     instruction.structure = structure_of(operands.dimensions);
   instruction.out =
       access_of(operands.out, operands, space_of(operands.out, operands, space), number, true);
-  bytes += static_cast<size_t>(operands.count) * dtype_size(operands.out.dtype);
 }
 
 }  // namespace hologram

@@ -56,7 +56,6 @@ void OpenProgram::append(CallOperands& call, uint64_t number) {
   }
   for (const Range& range : call.writes) {
     program.call_accesses.push_back(access_of(range, number, true));
-    bytes += static_cast<size_t>(range.count) * dtype_size(range.dtype);
   }
   instruction.out = program.call_accesses[key.first + key.reads];
   instruction.dtype = program.accesses[instruction.out].dtype;

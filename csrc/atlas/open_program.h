@@ -45,7 +45,7 @@ class OpenProgram {
 
   Program program;
   Column<bool> dead;   // by slot: the owner has freed the block
-  size_t bytes = 0;    // that are written
+  size_t bytes = 0;    // of blocks that were allocated while it was recorded, and are not dead
   size_t retired = 0;  // bytes of blocks that nobody has any more
   // Accesses that were compared with another one.
   size_t comparisons = 0;

@@ -31,7 +31,7 @@ Window::Window(PlanCache& plans, Queue& queue, Scratch& scratch, SpinLock* share
 Window::~Window() = default;
 
 void Window::set_bounds(size_t memory) noexcept {
-  most_bytes_ = std::min(kMostBytes, memory);
+  most_bytes_ = std::min(memory, std::max(kMostBytes, memory / kShareOfBytes));
   most_retired_ = std::min(kMostRetired, memory / kShareOfRetired);
 }
 
@@ -145,6 +145,7 @@ bool Window::keep(BlockState* block) noexcept {
   program.dead[block->place.slot] = true;
   // Under the lock: once the program has run, the block is gone.
   if (open && program.program.slots[block->place.slot].inside) {
+    program.bytes -= block->bytes;
     block->give_back_memory();
   } else {
     if (open) program.retired += block->bytes;

@@ -72,9 +72,11 @@ class Window {
   Window& operator=(const Window&) = delete;
 
   static constexpr size_t kMostInstructions = 4096;
-  // Bytes that the open program writes, and, where it has calls and so is long, those of blocks
-  // that have been freed and whose memory waits for it; less where the device has less memory.
-  static constexpr size_t kMostBytes = size_t{1} << 30;
+  // Bytes of results that wait in the open program, more where the device has much memory, less
+  // where it has less. What of them is freed while it is open gives its memory back, so chains over
+  // large tensors stay whole. And, where it has calls and so is long, bytes of blocks from before
+  // it that have been freed and whose memory waits for it.
+  static constexpr size_t kMostBytes = size_t{1} << 30, kShareOfBytes = 16;
   static constexpr size_t kMostRetired = size_t{32} << 20, kShareOfRetired = 512;
   // Accesses that were compared with another one, so that a program does not take a time that grows
   // with the square of its length: the overlaps that it can have are fewer.

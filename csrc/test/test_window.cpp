@@ -63,6 +63,49 @@ TEST(window_flushes_when_it_is_full) {
   drop(x);
 }
 
+namespace {
+struct Limited : Interpreter {
+  using Interpreter::Interpreter;
+  size_t most_bytes() const noexcept override { return 4096; }
+};
+}  // namespace
+
+// A chain over large tensors stays one program, however long: only what somebody has counts, and
+// what was there before the program does not.
+TEST(window_is_full_of_results_that_somebody_has) {
+  StreamOn<Limited> s;
+  constexpr int64_t kCount = 256;  // 1,024 bytes
+  constexpr int kSteps = 100;
+  auto* x = s.filled(std::vector<float>(kCount, 1.0f));
+  TestBlock* last = nullptr;
+  for (int i = 0; i < kSteps; ++i) {
+    auto* y = s.make(kCount);
+    s.window.record(
+        binary(Op::add, kCount, dense(y), dense(last != nullptr ? last : x), number(1)));
+    if (last != nullptr) drop(last);
+    last = y;
+    s.window.record(binary(Op::add, kCount, dense(x), dense(x), number(1)));
+  }
+  CHECK_EQ(s.window.stats().executed, 0u);
+  CHECK_EQ(Stream::read(last)[0], 1.0f + kSteps);
+  CHECK_EQ(Stream::read(x)[0], 1.0f + kSteps);
+  const auto full = [&] {
+    return s.window.stats().flushes[static_cast<size_t>(FlushReason::full)];
+  };
+  CHECK_EQ(full(), 0u);
+  std::vector<TestBlock*> kept;
+  for (int i = 0; i < 5; ++i) {
+    kept.push_back(s.make(kCount));
+    s.window.record(binary(Op::add, kCount, dense(kept.back()), dense(x), number(1)));
+  }
+  CHECK_EQ(full(), 1u);
+  for (auto* block : kept) CHECK_EQ(Stream::read(block)[0], 2.0f + kSteps);
+  for (auto* block : kept) drop(block);
+  drop(last);
+  drop(x);
+  CHECK_EQ(s.heap.idle.size(), s.heap.all.size());
+}
+
 // Views that do overlap, all of them: the program ends before its overlaps become too many.
 TEST(window_is_full_of_overlaps) {
   Stream s;
