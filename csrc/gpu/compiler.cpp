@@ -61,6 +61,16 @@ void warn(const std::string& kernel, const std::string& error) {
                kernel.c_str(), error.c_str());
 }
 
+// Once in a process, too.
+void warn_of_limit(size_t most) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  std::fprintf(stderr,
+               "torch_hologram: %zu kernels have been compiled for this process, as many as it may "
+               "have; what else it computes runs by slower ones, with the same results\n",
+               most);
+}
+
 }  // namespace
 
 CompilerCounts compiler_counts() noexcept {
@@ -77,10 +87,11 @@ bool Compiler::is_wanted() noexcept {
   return wanted_mode() != Mode::off;
 }
 
-Compiler::Compiler(std::unique_ptr<Toolchain> toolchain, Publish publish)
+Compiler::Compiler(std::unique_ptr<Toolchain> toolchain, Publish publish, size_t most)
     : toolchain_(std::move(toolchain)),
       publish_(std::move(publish)),
-      mode_(toolchain_ != nullptr ? wanted_mode() : Mode::off) {}
+      mode_(toolchain_ != nullptr ? wanted_mode() : Mode::off),
+      most_(most) {}
 
 Compiler::~Compiler() {
   Compilers::instance().remove(this);
@@ -105,10 +116,15 @@ void Compiler::ask(const std::vector<const Kernel*>& kernels, bool may_compile) 
   if (is_stopping_) return;
   for (const gpu::Kernel* const kernel : kernels) {
     if (kernel->text.empty()) continue;
-    const bool is_new =
-        may_compile ? wanted_.insert(kernel->name).second
-                    : !wanted_.contains(kernel->name) && looked_for_.insert(kernel->name).second;
-    if (is_new) waiting_.push_back({*kernel, may_compile});
+    const std::string& name = kernel->name;
+    if (wanted_.contains(name) || (!may_compile && looked_for_.contains(name))) continue;
+    looked_for_.erase(name);
+    if (wanted_.size() + looked_for_.size() >= most_) {
+      warn_of_limit(most_);
+      break;
+    }
+    (may_compile ? wanted_ : looked_for_).insert(name);
+    waiting_.push_back({*kernel, may_compile});
   }
   if (waiting_.empty()) return;
   if (!thread_.joinable()) {

@@ -43,12 +43,16 @@ CompilerCounts compiler_counts() noexcept;
 
 class Compiler {
  public:
+  // What a process is given at most, each of some tens of kilobytes on the device: what is wanted
+  // after that runs by slower kernels. Programs that differ in more than sizes again and again
+  // would fill memory else.
+  static constexpr size_t kMostKernels = 8192;
   // Has functions of kernels from now on.
   using Publish = std::function<void(const Functions& functions)>;
 
   // No toolchain: nothing is ever compiled. HOLOGRAM_COMPILE says "0" for the same, and "wait" for
   // a thread that wants something to wait until it is there.
-  Compiler(std::unique_ptr<Toolchain> toolchain, Publish publish);
+  Compiler(std::unique_ptr<Toolchain> toolchain, Publish publish, size_t most = kMostKernels);
   ~Compiler();
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
@@ -83,6 +87,7 @@ class Compiler {
   const std::unique_ptr<Toolchain> toolchain_;  // the thread's
   const Publish publish_;
   const Mode mode_;
+  const size_t most_;
   std::set<std::string> loaded_;  // the thread's
   std::mutex mutex_;              // of all below
   std::condition_variable changed_;
