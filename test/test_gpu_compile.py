@@ -23,8 +23,8 @@ from compile_kernels import ARCHITECTURES, MOST_REGISTERS, CompileError, Nvrtc, 
 
 FULL = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
 INCLUDE = '#include "hologram_gpu.h"\n'
-# A block has this many registers; blocks that fold a row have up to 1024 threads, or of f64 512,
-# those that scan rows 288, others 256.
+# A block has this many registers; blocks that fold a row have up to 1024 threads, or of f64 and of
+# normal draws 512, those that scan rows 288, others 256.
 REGISTERS_OF_BLOCK = 65536
 
 
@@ -59,7 +59,7 @@ def some_of_each_kind(texts: list[Text]) -> list[Text]:
 def most_registers(text: Text) -> int:
     threads = 256
     if text.kind.startswith("rows_by_block"):
-        threads = 512 if "f64" in text.label else 1024
+        threads = 512 if "f64" in text.label or "normal" in text.label else 1024
     elif text.kind.startswith(("scan_few", "scan_many")):
         threads = 288
     return min(MOST_REGISTERS, REGISTERS_OF_BLOCK // threads)

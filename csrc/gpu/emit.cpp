@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "atlas/error.h"
@@ -34,10 +35,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Times its neighbours that a thread reads at once, and may keep.
+// Times its neighbours that a thread keeps from one pass over a row to the next.
 constexpr unsigned kKept = 8;
-// Whether elements are those that a thread has kept, or are to be.
-enum class Kept : uint8_t { none, loaded, reused };
 
 class Emitter {
  public:
@@ -620,16 +619,24 @@ class Emitter {
     }
     need_through(needed);
     const int last = *std::ranges::max_element(turns_);
-    choose_kept(of_elements);
+    const auto folds_of = [&](int turn) {
+      return nodes_where(nodes_, [&](const Node& node, uint16_t i) {
+        return is_row_fold(node) && turns_[i] == turn;
+      });
+    };
+    std::vector<std::vector<uint16_t>> passes;
+    for (int turn = 1; turn <= last + 1; ++turn) {
+      if (const auto folds = folds_of(turn); !folds.empty()) passes.push_back(values_of(folds, {}));
+    }
+    if (!of_elements.empty()) passes.push_back(values_of({}, of_elements));
+    choose_held(passes);
     for (int turn = 0; turn <= last; ++turn) {
       for (uint16_t i = 0; i < nodes_.size(); ++i) {
         if (needed[i] && turns_[i] == turn && !is_of_elements(i) && !is_fold_or_scan(nodes_[i])) {
           emit_node(i);
         }
       }
-      const auto folds = nodes_where(nodes_, [&](const Node& node, uint16_t i) {
-        return is_row_fold(node) && turns_[i] == turn + 1;
-      });
+      const auto folds = folds_of(turn + 1);
       if (!folds.empty()) pass(folds, {});
       for (const uint16_t i : folds) emit_divisor(i);
     }
@@ -640,11 +647,7 @@ class Emitter {
       close();
     }
     std::string text = has_shared_ ? shared_text() : "";
-    if (kept_) {
-      text += "  hg_few<" + type_text(steps_.operands[*kept_].dtype) + ", " +
-              number(accumulators_of_thread()) + "u> x" + operand(*kept_) + "[" + number(kKept) +
-              "];\n";
-    }
+    text += held_text();
     if (is_warp()) {
       text += "  const " + index_ + " r = " + index_ +
               "(HG_BID) * (HG_BDIM / HG_WARP) + HG_WARP_ID;\n" + return_text("r");
@@ -659,34 +662,92 @@ class Emitter {
     return "  HG_SHARED(" + own_ + ", shared, " + number(most_threads(type_) / kWarp) + ")\n";
   }
 
-  // The operand of which a pass has kKept times its neighbours at once, if that is its only one.
-  std::optional<uint16_t> kept_by(const std::vector<bool>& needed) const {
-    const auto loads = operands_of_elements(needed);
-    const bool is_light = type_ == ComputeType::f32 && has_no_functions(needed);
-    return is_light && loads.size() == 1 ? std::optional(loads.front()) : std::nullopt;
+  // ---- what stays in registers ----
+  //
+  // A warp that goes through a row several times keeps a value of its first elements from one pass
+  // to the next: the last one from which all later passes can compute what they need without a load
+  // of what rows have of their own. So neither memory is read again nor a function computed again.
+
+  struct Held {
+    std::optional<uint16_t> read, written;  // by a pass
+  };
+
+  // What a pass computes for elements, given one value.
+  std::vector<bool> needed_beside(const std::vector<uint16_t>& values,
+                                  std::optional<uint16_t> given) const {
+    std::vector<bool> needed(nodes_.size());
+    if (given) needed[*given] = true;
+    for (const uint16_t i : values) need(i, needed);
+    if (given) needed[*given] = false;
+    return needed;
   }
-  // The beginning of a row stays in registers where several passes read it, and nothing else.
-  void choose_kept(const std::vector<uint16_t>& stored) {
-    if (!is_warp() || variant_.several || !variant_.vectors) return;
-    std::vector<uint16_t> by;
-    const auto count = [&](const std::vector<uint16_t>& values) {
-      std::vector<bool> needed(nodes_.size());
-      for (const uint16_t i : values) need(nodes_[i].a, needed);
-      if (const auto operand = kept_by(needed)) by.push_back(*operand);
+  bool loads_rows(const std::vector<bool>& needed) const {
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      if (!needed[i] || !is_of_elements(i)) continue;
+      if (nodes_[i].kind == NodeKind::random) return true;
+      if (nodes_[i].kind == NodeKind::load && (spreads_[i] & kRows) != 0) return true;
+    }
+    return false;
+  }
+  // `passes`: the values of elements that each of them folds or stores.
+  void choose_held(const std::vector<std::vector<uint16_t>>& passes) {
+    helds_.assign(passes.size(), {});
+    if (!is_warp() || variant_.several || !variant_.vectors || type_ != ComputeType::f32) return;
+    const auto serves = [&](uint16_t value, size_t from) {
+      bool is_read = false;
+      for (size_t q = from; q < passes.size(); ++q) {
+        if (loads_rows(needed_beside(passes[q], value))) return false;
+        is_read = is_read || needed_beside(passes[q], std::nullopt)[value];
+      }
+      return is_read;
     };
-    for (int turn = 1; turn <= *std::ranges::max_element(turns_); ++turn) {
-      count(nodes_where(nodes_, [&](const Node& node, uint16_t i) {
-        return is_row_fold(node) && turns_[i] == turn;
-      }));
+    for (size_t p = 0; p + 1 < passes.size(); ++p) {
+      std::vector<bool> computed = needed_beside(passes[p], helds_[p].read);
+      if (helds_[p].read) computed[*helds_[p].read] = true;
+      for (size_t i = nodes_.size(); i-- > 0;) {
+        const auto value = static_cast<uint16_t>(i);
+        const NodeKind kind = nodes_[i].kind;
+        const bool may_be =
+            kind == NodeKind::load || kind == NodeKind::compute || kind == NodeKind::cast;
+        if (!computed[i] || !may_be || !is_of_elements(value) || !serves(value, p + 1)) continue;
+        helds_[p].written = helds_[p + 1].read = value;
+        break;
+      }
     }
-    count(stored);
-    for (const uint16_t operand : by) {
-      if (std::ranges::count(by, operand) > 1) kept_ = operand;
+  }
+  std::string held(uint16_t value) const {
+    return "kept" + number(value) + "[" + held_index_ + "][k]";
+  }
+  std::string held_name(uint16_t i) const { return is_in_half(i) ? half(i) : value(i); }
+  std::string held_type(uint16_t i) const {
+    return is_in_half(i) ? type_text(nodes_[i].dtype) : own_;
+  }
+  bool reads_held(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored) const {
+    return needed_beside(values_of(folds, stored), std::nullopt)[*held_.read];
+  }
+  // What folds and stores take in.
+  std::vector<uint16_t> values_of(const std::vector<uint16_t>& folds,
+                                  const std::vector<uint16_t>& stored) const {
+    std::vector<uint16_t> values;
+    for (const uint16_t i : folds) values.push_back(nodes_[i].a);
+    for (const uint16_t i : stored) values.push_back(nodes_[i].a);
+    return values;
+  }
+  std::string held_text() const {
+    std::string text;
+    std::set<uint16_t> all;
+    for (const Held& its : helds_) {
+      if (its.written && all.insert(*its.written).second) {
+        text += "  " + held_type(*its.written) + " kept" + number(*its.written) + "[" +
+                number(kKept) + "][" + number(accumulators_of_thread()) + "];\n";
+      }
     }
+    return text;
   }
 
   // Over the elements of a row, by classes.
   void pass(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored) {
+    held_ = helds_[pass_++];
     const std::string of_class = number(static_cast<uint64_t>(class_elements(type_))) + "u";
     const std::string columns = parameter(Parameter::Kind::columns);
     if (variant_.several) {
@@ -764,22 +825,25 @@ class Emitter {
       line("for (hg_u32 k = 0; k < " + number(n) + "u; ++k) " + fold(i) +
            "[k] = " + identity_text(op_info(nodes_[i].op), type_) + ";");
     }
-    std::vector<bool> needed(nodes_.size());
-    for (const uint16_t i : folds) need(nodes_[i].a, needed);
-    for (const uint16_t i : stored) need(nodes_[i].a, needed);
-    // A thread has neighbours, of which it reads as many as it can before it needs the first.
-    const size_t operands = operands_of_elements(needed).size();
-    const bool is_light = has_no_functions(needed);
-    const unsigned most = operands == 1 ? 8 : operands == 2 ? 4 : operands == 3 ? 2 : 1;
-    const unsigned several = type_ == ComputeType::f32 && is_light ? most : (most + 1) / 2;
+    const std::vector<uint16_t> values = values_of(folds, stored);
+    const std::vector<bool> needed = needed_beside(values, std::nullopt);
+    const unsigned several = several_of(needed);
     const std::string at_once = number(several * accumulators()) + "u";
     line(index_ + " at = begin;");
-    if (kept_ && kept_by(needed) == kept_) {
-      open("if (at + " + at_once + " <= end)");
-      neighbours(needed, folds, stored, several, false, is_kept_ ? Kept::reused : Kept::loaded);
-      line("at += " + at_once + ";");
+    if (held_.read || held_.written) {
+      const std::vector<bool> computed = needed_beside(values, held_.read);
+      const unsigned step = several_of(computed);
+      open("if (at + " + number(kKept * accumulators()) + "u <= end)");
+      if (step < kKept) {
+        line("HG_UNROLL");
+        open("for (hg_u32 g = 0; g < " + number(kKept / step) + "u; ++g)");
+      }
+      held_index_ = step < kKept ? "g * " + number(step) + "u + u" : "u";
+      neighbours(computed, folds, stored, step, false);
+      held_index_.clear();
+      line("at += " + number(step * accumulators()) + "u;");
+      if (step < kKept) close();
       close();
-      is_kept_ = true;
     }
     open("for (; at + " + at_once + " <= end; at += " + at_once + ")");
     neighbours(needed, folds, stored, several, false);
@@ -793,6 +857,13 @@ class Emitter {
       warp_tree(i);
       take(i);
     }
+  }
+
+  // A thread has neighbours, of which it reads as many as it can before it needs the first.
+  unsigned several_of(const std::vector<bool>& needed) const {
+    const size_t operands = operands_of_elements(needed).size();
+    const unsigned most = operands <= 1 ? kKept : operands == 2 ? 4 : operands == 3 ? 2 : 1;
+    return type_ == ComputeType::f32 && has_no_functions(needed) ? most : (most + 1) / 2;
   }
 
   // Of those that are loaded, each once.
@@ -810,8 +881,7 @@ class Emitter {
   // `several` times the elements of a row that a thread has side by side; `last`: those before
   // `end`, of which there is one at least.
   void neighbours(const std::vector<bool>& needed, const std::vector<uint16_t>& folds,
-                  const std::vector<uint16_t>& stored, unsigned several, bool last,
-                  Kept kept = Kept::none) {
+                  const std::vector<uint16_t>& stored, unsigned several, bool last) {
     const std::string n = number(accumulators_of_thread()) + "u";
     const bool is_part = last && !variant_.vectors;
     const std::string columns = parameter(Parameter::Kind::columns);
@@ -841,12 +911,10 @@ class Emitter {
     const std::string how = is_part ? "part" : variant_.vectors ? "few" : "each";
     const std::string count = is_part ? ", count" : "";
     const auto loads = operands_of_elements(needed);
-    if (kept == Kept::none) {
-      for (const uint16_t which : loads) {
-        line(few(which) + "x" + operand(which) + "[" + number(several) + "];");
-      }
+    for (const uint16_t which : loads) {
+      line(few(which) + "x" + operand(which) + "[" + number(several) + "];");
     }
-    if (!loads.empty() && kept != Kept::reused) {
+    if (!loads.empty()) {
       each([&] {
         for (const uint16_t which : loads) {
           line("hg_load_" + how + "(x" + operand(which) + "[u], " + operand(which) + " + (" +
@@ -863,8 +931,17 @@ class Emitter {
       const size_t begin = body_.size();
       const std::string before = std::exchange(needed_, std::string());
       has_neighbours_ = true;
+      const bool is_holding = !held_index_.empty();
+      if (is_holding && held_.read && reads_held(folds, stored)) {
+        const uint16_t i = *held_.read;
+        line("const " + held_type(i) + " " + held_name(i) + " = " + held(i) + ";");
+      }
       emit_values(needed, true);
       has_neighbours_ = false;
+      if (is_holding && held_.written && held_.written != held_.read) {
+        const uint16_t i = *held_.written;
+        line(held(i) + " = " + held_name(i) + ";");
+      }
       for (const uint16_t i : stored) {
         line("hg_few_set(y" + operand(nodes_[i].b) + ", k, " + this->stored(nodes_[i]) + ");");
       }
@@ -1655,7 +1732,7 @@ class Emitter {
   unsigned most_of_block() const {
     if (variant_.joins) return 0;
     switch (step_.skeleton) {
-      case Skeleton::rows: return is_warp() ? kMostThreads : most_threads(type_);
+      case Skeleton::rows: return is_warp() ? kMostThreads : most_threads(step_, type_);
       case Skeleton::classes:
       case Skeleton::fold_down: return kMostThreads;
       default: return 0;
@@ -1732,13 +1809,22 @@ class Emitter {
   size_t depth_ = 1;
   std::string needed_;  // places
   bool is_strided_ = false, has_shared_ = false;
-  std::optional<uint16_t> kept_;  // the operand whose beginning stays in registers
-  bool is_kept_ = false;          // from here on
-  bool has_neighbours_ = false;   // what of elements is loaded is there
+  std::vector<Held> helds_;      // of each pass over a row
+  size_t pass_ = 0;              // the next one
+  Held held_;                    // of the one that is emitted
+  std::string held_index_;       // of the elements that are held; empty where none are
+  bool has_neighbours_ = false;  // what of elements is loaded is there
   std::vector<uint16_t> strided_;
 };
 
 }  // namespace
+
+unsigned most_threads(const Step& step, ComputeType type) {
+  const bool has_normal = std::ranges::any_of(step.nodes, [](const Node& node) {
+    return node.kind == NodeKind::random && static_cast<Draw>(node.b) == Draw::normal;
+  });
+  return has_normal ? std::min(most_threads(type), 512u) : most_threads(type);
+}
 
 bool is_tiled(const Step& step) {
   return step.skeleton == Skeleton::scan && step.axis == kColumns &&

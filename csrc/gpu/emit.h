@@ -36,10 +36,11 @@ struct Variant {
 
 inline constexpr unsigned kWarp = 32;          // threads
 inline constexpr unsigned kMostThreads = 256;  // of a block that is not for a row
-// Of a block for a row: functions of f64 take twice the registers.
+// Of a block for a row: functions of f64 take twice the registers, and so do normal draws.
 constexpr unsigned most_threads(ComputeType type) {
   return type == ComputeType::f64 ? 512 : 1024;
 }
+unsigned most_threads(const Step& step, ComputeType type);
 constexpr unsigned accumulators_of(ComputeType type) {
   return static_cast<unsigned>(kFoldBytes) / (type == ComputeType::f32 ? 4 : 8);
 }

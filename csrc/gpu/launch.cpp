@@ -198,7 +198,7 @@ class Planning {
     work.threads = row_count();
     work.rows = binding_.rows;
     if (variant.team == Team::block) {
-      const int64_t most = most_threads(steps_.compute_type) / kWarp;
+      const int64_t most = most_threads(steps_.list[step], steps_.compute_type) / kWarp;
       work.block = kWarp * static_cast<unsigned>(std::min(classes_of_row(), most));
       work.blocks = row_count();
     } else {

@@ -509,6 +509,51 @@ TEST(gpu_run_normalisation) {
   }
 }
 
+// Passes over a row of which the later ones are computed from a value that an earlier one has had:
+// what is loaded, or a function of it, of the dtypes in which it is kept.
+TEST(gpu_run_values_kept_between_passes) {
+  for (const char* prelude : kPreludes) {
+    Random random(52);
+    Runs runs(prelude);
+    const DType f = DType::f32;
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const Shape shape :
+           {Shape{1, 9, 1024}, {2, 5, 1536}, {1, 3, 2500}, {1, 4, 3072}, {1, 20, 96}}) {
+        {
+          RowBuilder b(ComputeType::f32);  // softmax
+          const uint16_t x = b.load(b.operand(dtype));
+          const uint16_t most = b.fold(Op::maximum, x);
+          const uint16_t e = b.op(Op::exp, dtype, b.op(Op::sub, dtype, x, most));
+          b.store(b.op(Op::div, dtype, e, b.fold(Op::add, e)), b.operand(dtype));
+          runs.add(b.group, shape, random);
+        }
+        {
+          RowBuilder b(ComputeType::f32);  // bias, a function, residual, norm; twice the residual
+          const uint16_t x = b.load(b.operand(dtype)), bias = b.load(b.spread(dtype, kColumns));
+          const uint16_t t = b.op(Op::tanh, dtype, b.op(Op::add, dtype, x, bias));
+          const uint16_t h = b.op(Op::add, dtype, t, x);
+          const uint16_t rest = b.op(Op::sub, f, h, b.fold(Op::add, h));
+          const uint16_t sum = b.fold(Op::add, b.op(Op::mul, f, rest, rest));
+          b.store(b.op(Op::mul, dtype, rest, b.op(Op::rsqrt, f, sum)), b.operand(dtype));
+          b.store(h, b.operand(dtype));
+          runs.add(b.group, shape, random);
+        }
+        {
+          RowBuilder b(ComputeType::f32);  // the last pass loads another tensor
+          const uint16_t x = b.load(b.operand(dtype)), y = b.load(b.operand(DType::f32));
+          const uint16_t e = b.op(Op::exp, f, x);
+          const uint16_t sum = b.fold(Op::add, e);
+          const uint16_t most = b.fold(Op::maximum, b.op(Op::mul, f, e, sum));
+          b.store(b.op(Op::add, f, y, most), b.operand(f));
+          b.store(most, b.spread(f, kRows));
+          runs.add(b.group, shape, random);
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
 // Rows that are divided by a number of theirs, which a kernel multiplies by in f64: of any bits.
 TEST(gpu_run_divided_rows) {
   for (const char* prelude : kPreludes) {
