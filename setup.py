@@ -203,7 +203,7 @@ UNITS = {
     "cpu/backend cpu/fill cpu/math cpu/memory cpu/queue cpu/system",
     "stream": "atlas/window atlas/open_program atlas/immediates atlas/runner atlas/flush "
     "atlas/frame atlas/keep atlas/overlap atlas/canonicalise atlas/grouping atlas/batching "
-    "atlas/dead_code atlas/plan_cache atlas/plan_text atlas/program atlas/checker",
+    "atlas/dead_code atlas/epilogues atlas/plan_cache atlas/plan_text atlas/program atlas/checker",
 }
 if MACOS:
     del UNITS["cuda"]

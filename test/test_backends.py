@@ -57,7 +57,7 @@ class TestPage(HologramTestCase):
 LIBRARY = """
 struct Library { const char* interface; };
 extern "C" const Library* hologram_backend() {
-  static const Library library{"hologram backend interface 13, C++ ABI 1"};
+  static const Library library{"hologram backend interface 14, C++ ABI 1"};
   return &library;
 }
 """
@@ -101,8 +101,8 @@ class TestLibraries(HologramTestCase):
 
     def test_of_another_interface(self):
         text = self.warned(self.compile(LIBRARY))
-        self.assertIn("was built for 'hologram backend interface 13, C++ ABI 1', not for", text)
-        self.assertIn("'hologram backend interface 13, C++ ABI ", text)
+        self.assertIn("was built for 'hologram backend interface 14, C++ ABI 1', not for", text)
+        self.assertIn("'hologram backend interface 14, C++ ABI ", text)
 
     def test_without_the_function(self):
         text = self.warned(self.compile("int nothing;"))

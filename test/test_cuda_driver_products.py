@@ -118,6 +118,77 @@ class TestProducts(HologramTestCase):
             """
         )
 
+    def test_epilogues(self):
+        """Under contraction a gelu with tanh that alone reads a product is computed with it."""
+        run_products(
+            """
+            from torch.nn import functional as F
+            BIAS, GELU, NONE = 4, 32, 1
+            def gelu(x):
+                return F.gelu(x, approximate="tanh")
+            def layer(x, w, b):
+                return gelu(F.linear(x, w, b))
+            def both(x, w, b):
+                y = F.linear(x, w, b)
+                return gelu(y) + y
+            operands = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
+            check(layer, *operands)
+            assert last()[2] == BIAS, last()
+            torch.hologram.set_float_contraction(True)
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                x, w, b = (t.to(dtype) for t in operands)
+                for _ in range(4):
+                    check(layer, x, w, b)
+                    assert last()[2] == BIAS | GELU, last()
+                check(lambda x, w: gelu(x @ w.t()), x, w)
+                assert last()[2] == GELU, last()
+                check(lambda x, w: gelu(x.expand(2, 5, 7) @ w.t().expand(2, 7, 3)), x, w)
+                assert last()[2] == GELU, last()
+                check(lambda x, w: gelu(torch.addmm(x[:, :3] * 2, x, w.t(), beta=0.5)), x, w)
+                assert last()[2] == GELU, last()
+                check(lambda x, w, b: layer(layer(x, w, b), w[:, :3], b), x, w, b, by_library=2)
+                assert last()[2] == BIAS | GELU, last()
+                # Others read the product, or something else is computed.
+                check(both, x, w, b)
+                assert last()[2] == BIAS, last()
+                check(lambda x, w, b: gelu(F.linear(x, w, b)).float(), x, w, b)
+                check(lambda x, w, b: gelu(F.linear(x, w, b).t()), x, w, b)
+                check(lambda x, w, b: gelu(F.linear(x, w, b)[1:]), x, w, b)
+                assert last()[2] == BIAS, last()
+                check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b)
+                assert last()[2] == BIAS, last()
+                def others(x, w, b, second=0.7978845608028654):
+                    y = F.linear(x, w, b).float()
+                    inner = y + 0.044715 * (y * y * y)
+                    return (0.5 * y * (1 + torch.tanh(second * inner))).to(dtype)
+                check(lambda x, w, b: others(x, w, b, 0.75), x, w, b)
+                assert last()[2] == BIAS, last()
+            double = [t.double() for t in operands]
+            check(layer, *double)
+            assert last()[2] == BIAS
+            # What a backward reads is there.
+            x, w, b = (t.to("hologram").requires_grad_() for t in operands)
+            layer(x, w, b).sum().backward()
+            ours = x.grad.cpu(), w.grad.cpu(), b.grad.cpu()
+            x, w, b = (t.clone().requires_grad_() for t in operands)
+            layer(x, w, b).sum().backward()
+            torch.testing.assert_close(ours, (x.grad, w.grad, b.grad))
+            """
+        )
+
+    def test_epilogues_that_are_refused(self):
+        """Without an algorithm, or where it is refused after all, the gelu is a pass of its own."""
+        program = """
+            from torch.nn import functional as F
+            torch.hologram.set_float_contraction(True)
+            operands = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
+            for _ in range(4):
+                check(lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"), *operands)
+                assert last()[2] == 4, last()
+            """
+        run_products(program, HOLOGRAM_TEST_CUBLAS_LT_NO_ALGORITHM=2)
+        run_products(program, HOLOGRAM_TEST_CUBLAS_LT_REFUSED=1)
+
     def test_sums(self):
         run_products(
             """

@@ -116,8 +116,10 @@ def set_float_contraction(on: bool) -> None:
     one. With it a product that only a sum or difference of the same program needs is not rounded
     on its own, in float32 and float64: somewhat faster and more accurate. The bits then depend on
     what was recorded together, but not on the processor or the number of threads. Operations in
-    bfloat16 and float16 are rounded one by one in any case. It holds for all threads and devices;
-    what has been recorded before is executed first.
+    bfloat16 and float16 are rounded one by one, with one exception: on NVIDIA's GPUs a
+    ``gelu(approximate="tanh")`` that alone reads the result of a matrix product (also of ``linear``
+    with its bias) is computed by cublasLt together with it, from the sums in float32. It holds for
+    all threads and devices; what has been recorded before is executed first.
 
     Raises:
         TypeError: ``on`` is no bool.

@@ -9,7 +9,9 @@ namespace {
 Plan plan_of(const Program& program) {
   Drafts drafts = group_instructions(program);
   std::vector<Batch> groups = drop_dead_code(program, drafts);
-  return batch_groups(program, drafts, std::move(groups));
+  Plan plan = batch_groups(program, drafts, std::move(groups));
+  if (program.contracts) find_epilogues(program, plan);
+  return plan;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 //
 // If the program contracts, a*b + c is fma(a, b, c), a*b - c is fma(a, b, -c) and c - a*b is
 // fma(-a, b, c) in f32 and f64, where nothing else needs a*b. (Of two products the first is taken.)
+// A function of a call's result may be computed with the call, and not round between (Epilogue).
 // That is not exact, and off by default.
 //
 // Groups. An instruction joins the group of a value or an operand it shares if nothing it depends
@@ -58,8 +59,21 @@ struct Batch {
   bool is_call() const noexcept { return call != kNoCall; }
 };
 
+// gelu, with tanh, of the result of a call that nothing else reads. Who computes that call as a
+// product may write the gelu in its place; then the group is done.
+struct Epilogue {
+  uint32_t call, group;      // batches
+  uint16_t result, written;  // accesses of the program
+  struct Number {
+    uint16_t immediate;  // of the program
+    float value;         // that it has to be
+  };
+  std::vector<Number> numbers;
+};
+
 struct Plan {
-  std::vector<Batch> batches;  // in the order of execution
+  std::vector<Batch> batches;       // in the order of execution
+  std::vector<Epilogue> epilogues;  // of programs that contract
   // A slot whose values pass from one batch to others although their block is gone: it needs memory
   // from the first one that touches it to the last.
   struct Scratch {

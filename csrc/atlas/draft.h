@@ -87,4 +87,7 @@ std::vector<Batch> drop_dead_code(const Program& program, Drafts& drafts);
 // (batching.cpp).
 Plan batch_groups(const Program& program, const Drafts& drafts, std::vector<Batch> groups);
 
+// Which groups a call may compute in their place (epilogues.cpp).
+void find_epilogues(const Program& program, Plan& plan);
+
 }  // namespace hologram

@@ -1,6 +1,7 @@
 #include "atlas/frame.h"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -108,10 +109,12 @@ void Frame::begin(const Plan& plan, const Traversals& traversals, const Program&
   failures = std::move(missing);
   raised = nullptr;
   bytes_moved = 0;
+  done_.clear();
 }
 
 Frame::Pass::Pass(Frame& frame, size_t number)
     : frame_(frame),
+      number_(number),
       batch_(&frame.plan_->batches[number]),
       rest_(frame.failures.empty() ? std::nullopt : frame.what_can_run(*batch_)),
       watched_(frame.watcher_,
@@ -134,6 +137,45 @@ std::optional<Product> Frame::Pass::product() const {
   if (batch_->members.empty()) return std::nullopt;  // what it reads is missing
   return frame_.program_->bodies[batch_->call]->product(
       {frame_.operands_.data(), frame_.operands_.size()});
+}
+
+const Epilogue* Frame::Pass::epilogue() const {
+  const auto& all = frame_.plan_->epilogues;
+  const auto its = std::ranges::find(all, number_, &Epilogue::call);
+  return its != all.end() ? &*its : nullptr;
+}
+
+std::optional<Product> Frame::Pass::product_with_epilogue(const Product& product) const {
+  const Epilogue* const its = epilogue();
+  if (its == nullptr || !frame_.failures.empty()) return std::nullopt;
+  const Program& program = *frame_.program_;
+  const auto address = [&](uint16_t access) {
+    return frame_.bases[program.accesses[access].slot] + program.places[access].offset;
+  };
+  const AccessKey& result = program.accesses[its->result];
+  const Product::Matrix& out = product.out;
+  // All that the group reads, and as that lies in memory.
+  if (product.dtype != result.dtype || out.data != address(its->result) ||
+      out.leading != product.columns ||
+      (product.count > 1 && out.stride != product.rows * out.leading) ||
+      product.count * product.rows * product.columns != program.counts[result.space]) {
+    return std::nullopt;
+  }
+  for (const Epilogue::Number& number : its->numbers) {
+    if (std::bit_cast<float>(static_cast<uint32_t>(program.immediates[number.immediate])) !=
+        number.value) {
+      return std::nullopt;
+    }
+  }
+  Product with = product;
+  with.function = Product::Function::gelu_tanh;
+  with.out.data = address(its->written);
+  return with;
+}
+
+void Frame::Pass::note_epilogue() {
+  frame_.done_.resize(frame_.plan_->batches.size());
+  frame_.done_[epilogue()->group] = true;
 }
 
 std::vector<Frame::Pass::Touched> Frame::Pass::touched_by_call() const {

@@ -100,6 +100,10 @@ class Frame {
     void call_on_copies(Queue& queue);
     // The matrix product that a call is, which a queue may compute instead.
     std::optional<Product> product() const;
+    // The same with the function of its result that a later pass computes, in the place of what
+    // that writes. Where the queue computes it, it says so.
+    std::optional<Product> product_with_epilogue(const Product& product) const;
+    void note_epilogue();
     // What a call touches, for queues that look after order: addresses, bytes, whether it writes.
     struct Touched {
       char* memory;
@@ -111,11 +115,18 @@ class Frame {
     void fail(const std::exception& error);
 
    private:
+    const Epilogue* epilogue() const;
+
     Frame& frame_;
+    const size_t number_;
     const Batch* batch_;
     std::optional<Batch> rest_;
     const Watched watched_;
   };
+
+  // Whether a call has computed a pass, which then is not run.
+  bool is_done(size_t pass) const noexcept { return !done_.empty() && done_[pass]; }
+  void forget_epilogues() noexcept { done_.clear(); }
 
   // After the last pass.
   Failures failures;                      // by slot, empty if there are none
@@ -133,6 +144,7 @@ class Frame {
   const Traversals* traversals_ = nullptr;
   const Program* program_ = nullptr;
   Watcher* watcher_ = nullptr;
+  std::vector<bool> done_;  // by pass, empty if there are none
   // Of the pass.
   Column<Binding> bindings_;
   Column<void*> operands_;

@@ -8,8 +8,9 @@
 
 namespace hologram {
 
-// out = alpha * a * b + beta * c + bias, of one matrix, or of each of `count`.
+// out = f(alpha * a * b + beta * c + bias), of one matrix, or of each of `count`.
 struct Product {
+  enum class Function : uint8_t { none, gelu_tanh };  // f
   // By rows, or by columns: the elements of one follow each other, the next one comes `leading`
   // elements later, and the next matrix `stride` elements later.
   struct Matrix {
@@ -30,6 +31,7 @@ struct Product {
   double alpha = 1, beta = 0;
   bool tf32 = false;  // f32 may be multiplied with the mantissa of TF32
   Sums sums = Sums::narrow;
+  Function function = Function::none;
 };
 
 // What computes the products of a device's queues (Queue::product); where there is none, there are

@@ -37,10 +37,11 @@ enum class PreferenceAttribute : int {
   alignment_c = 7,
   alignment_d = 8,
 };
-inline constexpr int32_t kTransposed = 1;       // cublasOperation_t
-inline constexpr uint32_t kEpilogueOfBias = 4;  // cublasLtEpilogue_t
-inline constexpr uint32_t kNoReduction = 0;     // cublasLtReductionScheme_t, bits
-inline constexpr uint32_t kWideReduction = 2;   // in the type that is computed in
+inline constexpr int32_t kTransposed = 1;  // cublasOperation_t
+// cublasLtEpilogue_t: none, or bits of the others.
+inline constexpr uint32_t kPlainEpilogue = 1, kEpilogueOfBias = 4, kEpilogueOfGelu = 32;
+inline constexpr uint32_t kNoReduction = 0;    // cublasLtReductionScheme_t, bits
+inline constexpr uint32_t kWideReduction = 2;  // in the type that is computed in
 
 struct Algorithm {
   uint64_t data[8];

@@ -157,6 +157,7 @@ Products::Key Products::key_of(const Product& product, bool with_workspace) {
   add(1, sides.b.by_columns);
   add(1, sides.c.data == product.out.data);
   add(1, product.bias != nullptr);
+  add(1, product.function);
   for (const void* memory :
        {static_cast<const void*>(sides.a.data), static_cast<const void*>(sides.b.data),
         static_cast<const void*>(sides.c.data), static_cast<const void*>(product.out.data),
@@ -190,8 +191,11 @@ std::unique_ptr<Products::Plan> Products::make_plan(const Product& product,
   if (sides.b.by_columns) {
     set(plan->operation, OperationAttribute::transpose_b, lt::kTransposed);
   }
+  const uint32_t epilogue =
+      (product.bias != nullptr ? lt::kEpilogueOfBias : 0) |
+      (product.function == Product::Function::gelu_tanh ? lt::kEpilogueOfGelu : 0);
+  if (epilogue != 0) set(plan->operation, OperationAttribute::epilogue, epilogue);
   if (product.bias != nullptr) {
-    set(plan->operation, OperationAttribute::epilogue, lt::kEpilogueOfBias);
     set(plan->operation, OperationAttribute::bias, product.bias);
     plan->bias = product.bias;
   }

@@ -121,10 +121,17 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   launcher_.watch(frame.is_watched());
   if (const auto ticket = replay(compiled, frame)) return *ticket;
   for (size_t i = 0; i < compiled->plan.batches.size(); ++i) {
+    if (frame.is_done(i)) continue;
     Frame::Pass pass(frame, i);
     try {
       if (pass.is_call()) {
-        if (const auto its = pass.product(); its && product(*its)) continue;
+        if (const auto its = pass.product()) {
+          if (const auto more = pass.product_with_epilogue(*its); more && product(*more)) {
+            pass.note_epilogue();
+            continue;
+          }
+          if (product(*its)) continue;
+        }
         const CaptureGuard capture;
         const FloatModeGuard mode(frame.program().float_mode);
         pass.call_on_copies(*this);
@@ -166,11 +173,15 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   size_t products = 0;
   const auto note_all = [&] {
     for (size_t i = 0; i < count; ++i) {
-      const Frame::Pass pass(frame, i);
+      if (frame.is_done(i)) continue;
+      Frame::Pass pass(frame, i);
       if (pass.is_call()) {
         const auto product = pass.product();
         if (!product) return false;
-        work->add(*product);
+        const auto more = pass.product_with_epilogue(*product);
+        const bool has_epilogue = more && products_.computes(*more);
+        if (has_epilogue) pass.note_epilogue();
+        work->add(has_epilogue ? *more : *product);
         ++products;
       } else if (!pass.bindings().empty()) {
         const auto ready = code.ready_for_good(i, pass.bindings());
@@ -184,6 +195,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   if (!is_known) replays_.give_up();
   if (!is_known || !replays_.enqueue(compiled, stream_)) {
     frame.bytes_moved = moved;
+    frame.forget_epilogues();
     return std::nullopt;
   }
   for (size_t i = 0; i < forms.size(); ++i) runs.count(static_cast<gpu::Form>(i), forms[i]);

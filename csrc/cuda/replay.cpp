@@ -20,7 +20,7 @@ auto tied(const Product::Matrix& its) {
 }
 auto tied(const Product& its) {
   return std::tuple_cat(std::tie(its.dtype, its.rows, its.columns, its.inner, its.count, its.bias,
-                                 its.alpha, its.beta, its.tf32, its.sums),
+                                 its.alpha, its.beta, its.tf32, its.sums, its.function),
                         tied(its.a), tied(its.b), tied(its.c), tied(its.out));
 }
 

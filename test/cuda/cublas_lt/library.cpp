@@ -46,7 +46,7 @@ struct cublasLtMatmulDescOpaque_t {
   Compute compute;
   Type scale;
   int32_t transpose_a = 0, transpose_b = 0;
-  uint32_t epilogue = 1;  // none
+  uint32_t epilogue = kPlainEpilogue;
   const void* bias = nullptr;
 };
 struct cublasLtMatrixLayoutOpaque_t {
@@ -139,6 +139,13 @@ size_t size_of(Type type) {
   return 0;
 }
 
+bool has_bias(uint32_t epilogue) {
+  return (epilogue & kEpilogueOfBias) != 0;
+}
+bool has_gelu(uint32_t epilogue) {
+  return (epilogue & kEpilogueOfGelu) != 0;
+}
+
 // Elements from the first one to behind the last one of a matrix.
 int64_t extent(const Matrix& its) {
   return (static_cast<int64_t>(its.columns) - 1) * its.leading + static_cast<int64_t>(its.rows) +
@@ -163,9 +170,11 @@ void check_description(const cublasLtMatmulDescOpaque_t& operation, const Matrix
   require(inner == k && d.rows == m && d.columns == n, "sizes that do not fit");
   require(c.rows == m && c.columns == n, "the size of what is added");
   require(d.count == 1 || d.stride >= extent({d.type, m, n, d.leading}), "results that overlap");
-  require(operation.epilogue == 1 ||
-              (operation.epilogue == kEpilogueOfBias && operation.bias != nullptr),
-          "a bias without an address");
+  require(operation.epilogue == kPlainEpilogue ||
+              (operation.epilogue & ~(kEpilogueOfBias | kEpilogueOfGelu)) == 0,
+          "an epilogue that is not known");
+  require(!has_bias(operation.epilogue) || operation.bias != nullptr, "a bias without an address");
+  require(!has_gelu(operation.epilogue) || !wide, "a gelu of f64");
 }
 
 float widened(uint16_t bits, Type type) {
@@ -232,6 +241,11 @@ void compute(const Task& task) {
                    element<T>(task.c, type, row + column * c.leading + batch * c.stride);
         }
         if (task.bias != nullptr) value += element<T>(task.bias, type, row);
+        if (has_gelu(task.how.epilogue)) {
+          value *= (1 + std::tanh(static_cast<T>(M_SQRT2 * M_2_SQRTPI / 2) *
+                                  (value + static_cast<T>(0.044715) * value * value * value))) /
+                   2;
+        }
         const int64_t at = row + column * d.leading + batch * d.stride;
         if constexpr (std::is_same_v<T, double>) {
           reinterpret_cast<double*>(task.d)[at] = value;
@@ -413,7 +427,7 @@ Result cublasLtMatmul(Handle handle, Operation operation, const void* alpha, con
               (how.workspace_bytes == 0 ||
                (begin(workspace) % 16 == 0 && simulated_cuda_holds(workspace, workspace_bytes))),
           "too little workspace");
-  if (its.epilogue == kEpilogueOfBias) {
+  if (has_bias(its.epilogue)) {
     require(simulated_cuda_holds(its.bias, matrices[3].rows * size) && begin(its.bias) % size == 0,
             "a bias that is not the device's");
   }
@@ -436,7 +450,7 @@ Result cublasLtMatmul(Handle handle, Operation operation, const void* alpha, con
                               bytes(a),
                               bytes(b),
                               bytes(c),
-                              its.epilogue == kEpilogueOfBias ? bytes(its.bias) : nullptr,
+                              has_bias(its.epilogue) ? bytes(its.bias) : nullptr,
                               bytes(d),
                               bytes(workspace)};
   const auto status = simulated_cuda_push(stream, &run, task, &forget);
