@@ -336,9 +336,8 @@ bench-check: $(BUILT) $(call needs,demo) ## Measure again; fail where a committe
 	$(PY) benchmarks/device.py --check || missed=1; \
 	exit $$missed
 
-bench-cuda: ## On a machine with an NVIDIA GPU: single operators (ARGS) and matrix products against torch's CUDA
-	$(PYTHON) benchmarks/cuda_operators.py $(ARGS)
-	$(PYTHON) benchmarks/cuda_products.py
+bench-cuda: ## On a machine with an NVIDIA GPU: steps, chains, products against torch's CUDA; writes benchmarks/results
+	$(PYTHON) benchmarks/cuda_all.py --write $(ARGS)
 
 bench-models: $(BUILT) $(call needs,demo integrations models) ## Whole models against torch on the CPU (ARGS=--inductor: torch.compile too)
 	$(PY) benchmarks/models.py $(ARGS)

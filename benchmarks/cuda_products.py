@@ -1,13 +1,14 @@
-"""Matrix products of the CUDA backend against torch's on the same GPU.
+"""Matrix products and attention of the CUDA backend against torch's on the same GPU.
 
     python benchmarks/cuda_products.py                  the table
     python benchmarks/cuda_products.py --check 0.99     and fail where ours has less speed
 
 Needs an NVIDIA GPU and a torch with CUDA. Of square matrices and of shapes that models have, in
 bfloat16, float32 with TF32, and float32: the speed of torch's `cuda` device and of ours, in 10^12
-operations a second, and their ratio. Of small ones the time that the host needs for a call, while
-the GPU is behind. Each number is the median of six turns, of which each device comes first in
-three.
+operations a second, and their ratio. The same of attention; of a linear layer with a gelu behind it
+the time on the GPU, as it is and with hologram.set_float_contraction(True). Of small ones the
+time that the host needs for a call, while the GPU is behind. Each number is the median of twenty
+turns, of which each device comes first in ten, and a ratio that of the ratios of these turns.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 os.environ.setdefault("HOLOGRAM_BACKENDS", "cuda")
 
 # After the variable, which is read when the package is loaded.
 import common
 import torch
+from torch.nn import functional as F
 
 from torch_hologram import _C
 
@@ -43,9 +46,13 @@ PRECISIONS = (
     ("tf32", torch.float32, True),
     ("f32", torch.float32, False),
 )
-TURNS = 7  # of which the first warms up
+TURNS = 21  # of which the first warms up
+LAYER = (8192, 1024, 4096)  # rows, inner, columns of a linear layer
+# batch, heads, length, width of a head, causal
+ATTENTIONS = ((4, 16, 4096, 128, False), (4, 16, 4096, 128, True), (8, 8, 256, 64, True))
 
 Call = Callable[[], object]
+hologram: Any = torch.get_device_module("hologram")
 
 
 @dataclass(frozen=True)
@@ -55,24 +62,25 @@ class Row:
     name: str
     unit: str
     numbers: tuple[float, float]
+    speed: float  # ours by torch's
 
     @property
-    def speed(self) -> float:
-        """Ours by torch's."""
-        theirs, ours = self.numbers
-        return theirs / ours if self.unit == "us" else ours / theirs
+    def is_speed(self) -> bool:
+        return self.unit == "TFLOP/s"
 
 
 def typical(
     calls: tuple[Call, Call], seconds_of: Callable[[str, Call], float]
-) -> tuple[float, float]:
-    """The median time of each device's call, in seconds."""
+) -> tuple[tuple[float, float], float]:
+    """The median time of each device's call, in seconds, and that of torch's by ours."""
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(TURNS):
         # A GPU that has computed for a while is slower: neither always comes first.
         for i in (0, 1) if turn % 2 == 0 else (1, 0):
             taken[i].append(seconds_of(DEVICES[i], calls[i]))
-    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
+    theirs, ours = taken[0][1:], taken[1][1:]
+    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
+    return (statistics.median(theirs), statistics.median(ours)), statistics.median(ratios)
 
 
 def on_gpu(device: str, call: Call) -> float:
@@ -88,8 +96,7 @@ def on_gpu(device: str, call: Call) -> float:
         module.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
-    run(3)
-    count = max(5, min(1000, int(0.01 / (run(5) / 5))))
+    count = max(3, min(500, int(0.005 / (run(2) / 2))))
     return run(count) / count
 
 
@@ -124,12 +131,72 @@ def products() -> Iterator[Row]:
                 kept = [a @ b]
                 return lambda: kept.__setitem__(0, a @ b)
 
-            seconds = typical(two(make), on_gpu)
+            (theirs, ours), speed = typical(two(make), on_gpu)
             work = 2e-12 * m * k * n
-            yield Row(f"{name}, {m} x {k} x {n}", "TFLOP/s", (work / seconds[0], work / seconds[1]))
-            for device in DEVICES:
-                torch.get_device_module(device).empty_cache()
+            yield Row(f"{name}, {m} x {k} x {n}", "TFLOP/s", (work / theirs, work / ours), speed)
+            free()
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def free() -> None:
+    for device in DEVICES:
+        torch.get_device_module(device).empty_cache()
+
+
+def layers() -> Iterator[Row]:
+    """A linear layer and gelu, in bfloat16: as it is, and where ours may round once."""
+    m, k, n = LAYER
+    for approximate in ("none", "tanh"):
+        for contraction in (False, True):
+
+            def make(device: str, approximate: str = approximate) -> Call:
+                x, weight, bias = (
+                    torch.randn(*shape, device=device).to(torch.bfloat16)
+                    for shape in ((m, k), (n, k), (n,))
+                )
+                kept = [x]
+
+                def call() -> None:
+                    hidden = F.linear(x, weight, bias)
+                    kept[0] = F.gelu(hidden, approximate=approximate)
+                    del hidden
+                    if device == "hologram":
+                        hologram.flush()
+
+                return call
+
+            hologram.set_float_contraction(contraction)
+            try:
+                seconds, speed = typical(two(make), on_gpu)
+            finally:
+                hologram.set_float_contraction(False)
+            gelu = "gelu" if approximate == "none" else "gelu by tanh"
+            name = f"linear, {gelu}{', contraction' if contraction else ''}, {m} x {k} x {n}"
+            yield Row(name, "us, GPU", (1e6 * seconds[0], 1e6 * seconds[1]), speed)
+            free()
+
+
+def attentions() -> Iterator[Row]:
+    for batch, heads, length, width, causal in ATTENTIONS:
+
+        def make(
+            device: str,
+            shape: tuple[int, ...] = (batch, heads, length, width),
+            causal: bool = causal,
+        ) -> Call:
+            q, k, v = (torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(3))
+            kept = [q]
+
+            def call() -> None:
+                kept[0] = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+            return call
+
+        (theirs, ours), speed = typical(two(make), on_gpu)
+        work = 4e-12 * batch * heads * length**2 * width / (2 if causal else 1)
+        name = f"attention, {batch} x {heads} x {length} x {width}{', causal' if causal else ''}"
+        yield Row(name, "TFLOP/s", (work / theirs, work / ours), speed)
+        free()
 
 
 def calls() -> Iterator[Row]:
@@ -139,15 +206,28 @@ def calls() -> Iterator[Row]:
             function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
             return lambda: function(*tensors)
 
-        seconds = typical(two(make), on_host)
+        seconds, speed = typical(two(make), on_host)
         shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
-        return Row(f"a call of {name}, {shown}", "us", (1e6 * seconds[0], 1e6 * seconds[1]))
+        times = (1e6 * seconds[0], 1e6 * seconds[1])
+        return Row(f"a call of {name}, {shown}", "us, host", times, speed)
 
+    yield of("mm", (64, 64), (64, 64))
+    yield of("addmm", (64,), (64, 64), (64, 64))
+    yield of("linear", (64, 64), (64, 64), (64,))
+    yield of("bmm", (8, 64, 64), (8, 64, 64))
+
+
+def measured() -> list[Row]:
     with torch.no_grad():
-        yield of("mm", (64, 64), (64, 64))
-        yield of("addmm", (64,), (64, 64), (64, 64))
-        yield of("linear", (64, 64), (64, 64), (64,))
-        yield of("bmm", (8, 64, 64), (8, 64, 64))
+        return [*products(), *layers(), *attentions(), *calls()]
+
+
+def text(rows: list[Row]) -> str:
+    lines = [
+        (row.name, row.unit, *(f"{number:.1f}" for number in row.numbers), f"{row.speed:.3f}")
+        for row in rows
+    ]
+    return common.text_table(("", "", "torch", "ours", "ours, times as fast"), lines)
 
 
 def main() -> int:
@@ -159,15 +239,11 @@ def main() -> int:
     if not torch.cuda.is_available() or _C.device_backend(0) != "cuda":
         print("there is no GPU that torch and the package can use", file=sys.stderr)
         return 1
-    library = torch.get_device_module("hologram").get_device_properties(0).products
+    library = hologram.get_device_properties(0).products
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {library}")
-    rows = [*products(), *calls()]
-    lines = [
-        (row.name, row.unit, *(f"{number:.1f}" for number in row.numbers), f"{row.speed:.3f}")
-        for row in rows
-    ]
-    print(common.text_table(("", "", "torch", "ours", "ours, times as fast"), lines))
-    slow = [row for row in rows if row.unit != "us" and row.speed < (arguments.check or 0)]
+    rows = measured()
+    print(text(rows))
+    slow = [row for row in rows if row.is_speed and row.speed < (arguments.check or 0)]
     for row in slow:
         print(f"below {arguments.check} of torch's speed: {row.name}, {row.speed:.3f}")
     return int(bool(slow))
