@@ -44,7 +44,7 @@ SMALL, LARGE = (1 << 10, 1 << 16), (1 << 20, 100_000_000 // ROW * ROW)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 TURNS = 9
 # Kernels of ours are compiled beside what runs: none for so long, and at most so long.
-WARM_SECONDS, MOST_WARM_SECONDS = 0.4, 10
+WARM_SECONDS, MOST_WARM_SECONDS = 0.25, 10
 GPU_SECONDS = 5e-3  # how long calls between two events take together
 EAGER, INDUCTOR, OURS = "torch eager", "Inductor", "ours"
 

@@ -64,7 +64,7 @@ WAITING_CYCLES = 60_000_000  # of the GPU, some thirty milliseconds
 STEPS = 10  # between two readings of the clock
 # Readings that do not count, and how many seconds of them at least: kernels are compiled, ours in
 # the background.
-WARM_UP, WARM_UP_SECONDS = 10, 3
+WARM_UP, WARM_UP_SECONDS = 6, 2
 
 
 def make(name: str) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
