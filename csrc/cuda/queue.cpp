@@ -165,7 +165,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   const std::lock_guard lock(mutex_);
   // A profiler is told of kernels, not of graphs.
   if (frame.is_watched() || !frame.failures.empty()) return std::nullopt;
-  Work* const work = replays_.begin(*compiled);
+  Work* const work = replays_.begin(compiled);
   if (work == nullptr) return std::nullopt;
   const auto& code = static_cast<const gpu::Code&>(*compiled->code);
   const size_t count = compiled->plan.batches.size();

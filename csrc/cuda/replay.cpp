@@ -130,12 +130,16 @@ Replays::Replays(Products& products) : products_(products) {
   is_on_ = given == nullptr || std::string_view(given) != "0";
 }
 
-Work* Replays::begin(const Compiled& compiled) {
+Work* Replays::begin(const std::shared_ptr<const Compiled>& compiled) {
   if (!is_on_) return nullptr;
-  if (known_.size() >= kMostKnown && !known_.contains(&compiled)) {
+  if (known_.size() >= kMostKnown && !known_.contains(compiled.get())) {
     std::erase_if(known_, [](const auto& its) { return its.second.replays.empty(); });
   }
-  current_ = &known_[&compiled];
+  current_ = &known_[compiled.get()];
+  if (current_->compiled.lock() != compiled) {
+    *current_ = {};
+    current_->compiled = compiled;
+  }
   if (current_->skipped != 0) {
     --current_->skipped;
     return nullptr;

@@ -81,7 +81,7 @@ class Replays {
 
   // What a program is to write its work to, of one program at a time; null where it has not come
   // before, or its work is not worth being written down.
-  Work* begin(const Compiled& compiled);
+  Work* begin(const std::shared_ptr<const Compiled>& compiled);
   // Enqueues what has been written down as one graph; false, with nothing enqueued, where there is
   // none (yet).
   bool enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream);
@@ -109,6 +109,8 @@ class Replays {
   // What is known of a program. The layers of a model may be one program, each with other
   // addresses, and memory may take some steps to come round.
   struct Known {
+    // Which it is: one that is gone may have had the address of another.
+    std::weak_ptr<const Compiled> compiled;
     uint32_t times = 0;
     uint32_t skipped = 0;                         // so many times more it is not looked at
     uint32_t misses = 0;                          // since there was a graph for it
