@@ -6,11 +6,11 @@
 
 Needs an NVIDIA GPU and a torch with CUDA and, for Inductor, Triton. Each chain is written with
 primitives (the last one with torch's gelu and layer norm); rows have 1,024 elements. At 10^6 and
-10^8 elements the time is the GPU's, between two events, where the host is ahead of it; "of copy_"
-is the time that copy_ needs to move as many bytes as the chain has to, over that of ours. With
-fewer elements it is the time from the first call until the last result is there, of calls one after
-the other, the results of each kept until it has been launched. The last table is a loop in Python
-over 200 tensors of 4,096 elements, Adam's arithmetic for each, against torch's fused Adam.
+10^8 elements the time is between two events of the GPU, which at 10^6 may wait for the host; "of
+copy_" is the time that copy_ needs to move as many bytes as the chain has to, over that of ours.
+With fewer elements it is the time from the first call until the last result is there, of calls one
+after the other, the results of each kept until it has been launched. The last table is a loop in
+Python over 200 tensors of 4,096 elements, Adam's arithmetic for each, against torch's fused Adam.
 
 Values are compared with torch eager's first, within what Inductor needs, which contracts products
 and sums and keeps float32 between operations. A number is the median of nine turns, in which
@@ -57,7 +57,7 @@ class Chain:
     """A function of tensors (rows, 1024), or (1024,) where `rows` says False.
 
     traffic: elements that it has to read and to write for each element of the first operand.
-    state: how many of its operands, from the last, are 0 or more, as Adam's squares.
+    states: how many of its operands, from the last, are 0 or more, as Adam's squares.
     """
 
     name: str
@@ -221,7 +221,6 @@ def measure(chain: Chain, label: str, elements: int, inductor: bool) -> Cell:
         calls[INDUCTOR]()
     calls[EAGER]()
     warm(calls[OURS])
-    copy = None
     if elements in LARGE:
         # Reads as many bytes as it writes.
         source = torch.empty(chain.traffic * elements // 2, dtype=dtype, device="cuda").uniform_()
