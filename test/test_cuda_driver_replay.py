@@ -154,6 +154,22 @@ class TestReplays(HologramTestCase):
             """
         )
 
+    def test_some_come_again_later_than_others(self):
+        """Graphs of the one do not keep the others from becoming graphs."""
+        run_replayed(
+            """
+            often, *others = (torch.randn(6, 6, device="hologram") for _ in range(4))
+            for _ in range(6):
+                check(expected=by_hand(often), x=often)
+            assert replays()[0] == 1, replays()
+            for turn in range(9):
+                other = others[turn % 3]
+                check(expected=by_hand(other), x=other)
+                check(expected=by_hand(often), x=often)
+            assert replays()[0] == 4, replays()
+            """
+        )
+
     def test_many_graphs(self):
         """The one that was launched longest ago goes."""
         run_replayed(

@@ -165,8 +165,9 @@ bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream st
     known.misses = 0;
     return make(compiled, stream, hash);
   }
-  known.seen[known.misses++ % known.seen.size()] = hash;
-  if (known.misses >= known.seen.size()) give_up();
+  known.seen_last = (known.seen_last + 1) % known.seen.size();
+  known.seen[known.seen_last] = hash;
+  if (++known.misses >= known.seen.size()) give_up();
   return false;
 }
 

@@ -115,6 +115,7 @@ class Replays {
     uint32_t skipped = 0;                         // so many times more it is not looked at
     uint32_t misses = 0;                          // since there was a graph for it
     std::array<uint64_t, 64> seen{};              // hashes of work without a graph, in a ring
+    uint32_t seen_last = 0;                       // place of the latest of them
     std::unordered_map<uint64_t, Place> replays;  // by the hash of their work
   };
 
