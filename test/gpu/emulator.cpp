@@ -5,6 +5,9 @@
 #include "emulator.h"
 
 #include <dlfcn.h>
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#endif
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -228,6 +231,10 @@ Fiber::Fiber() {
 }
 
 void Fiber::reset() {
+#if __has_feature(address_sanitizer)
+  // What it left, it left without a return: functions that come have frames there of their own.
+  __asan_unpoison_memory_region(memory + kPage, kStackBytes - kPage);
+#endif
   auto* top = reinterpret_cast<void**>(memory + kStackBytes);
   *--top = nullptr;  // as if fiber_main had been called: 8 bytes off a multiple of 16
   *--top = reinterpret_cast<void*>(&fiber_main);
