@@ -42,10 +42,13 @@ bool SizeClass::find_ready(const Queue* queue) noexcept {
          raise(free, 16, [&](const FreeBlock& block) { return is_ready(block.fence(), queue); });
 }
 
-// The one with the lowest address if the queue used it last; else what find_ready() has.
+// The one with the lowest address if the queue used it last, or nobody uses it any more; else what
+// find_ready() has. Whether a queue's own work was done when a block was freed makes no difference:
+// otherwise it would depend on time which block is next.
 bool SizeClass::find_first(const Queue* queue) noexcept {
   if (free.empty()) return false;
-  if (fenced == 0 || queue == nullptr || free.begin()->queue == queue) {
+  const FreeBlock& first = *free.begin();
+  if (fenced == 0 || queue == nullptr || first.ticket == 0 || first.queue == queue) {
     free.raise_first();
     return true;
   }

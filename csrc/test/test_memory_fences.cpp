@@ -1,7 +1,9 @@
 // Memory that submitted work still uses: which queue gets it, and who waits.
 #include "atlas/memory.h"
 
+#include <algorithm>
 #include <array>
+#include <random>
 #include <vector>
 
 #include "atlas/error.h"
@@ -44,6 +46,32 @@ TEST(memory_comes_back_with_its_fence) {
   const Allocation fresh = f.pool.allocate(100);
   CHECK_EQ(fresh.fence.ticket, 0u);
   f.pool.deallocate(fresh);
+}
+
+// Where the host does not touch memory, which block is next does not depend on how far the queue
+// had come when blocks were freed.
+TEST(memory_lowest_address_whatever_has_been_reached) {
+  FakeBackend backend;
+  backend.set_host_addressable(false);
+  MemoryPool pool(backend, 1000 * kMiB);
+  FakeQueue queue;
+  std::mt19937 random(2);
+  for (const size_t n : {size_t{100}, 20 * kKiB, 2 * kMiB}) {
+    std::vector<Allocation> blocks;
+    for (int i = 0; i < 9; ++i) blocks.push_back(pool.allocate(n, &queue));
+    std::ranges::sort(blocks, {}, &Allocation::data);
+    for (int turn = 0; turn < 20; ++turn) {
+      std::vector<Allocation> freed = blocks;
+      std::ranges::shuffle(freed, random);
+      for (Allocation& block : freed) {
+        block.fence = {&queue, queue.reached + random() % 2};
+        pool.deallocate(block);
+      }
+      for (const Allocation& block : blocks) CHECK_EQ(pool.allocate(n, &queue).data, block.data);
+      queue.reached += random() % 2;
+    }
+    for (const Allocation& block : blocks) pool.deallocate({block.data, 0});
+  }
 }
 
 TEST(memory_goes_to_the_queue_that_has_used_it) {
