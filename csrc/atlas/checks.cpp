@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "atlas/backend.h"
 #include "atlas/block_state.h"
@@ -48,9 +49,13 @@ void Checks::look() {
   std::optional<Failure> found;
   {
     const std::lock_guard guard(mutex_);
+    // Those of a queue are in its order: behind one that is not done none is.
+    std::vector<const Queue*> not_done;
     for (size_t i = 0; i < pending_.size();) {
       const Pending& its = pending_[i];
-      if (!its.queue->done(its.program)) {
+      const bool is_behind = std::ranges::find(not_done, its.queue) != not_done.end();
+      if (is_behind || !its.queue->done(its.program)) {
+        if (!is_behind) not_done.push_back(its.queue);
         ++i;
         continue;
       }

@@ -172,6 +172,12 @@ class Emitter {
     if (nodes_[node].kind == NodeKind::immediate) {
       return parameter({Parameter::Kind::immediate, 0, nodes_[node].a});
     }
+    if (is_two(node)) {
+      if (is_pair(node)) return (lane_ == 0 ? "hg_low(" : "hg_high(") + half(node) + ")";
+      const std::string its = lane_ == 0 ? "a" : "b";
+      if (is_in_half(node)) return "hg_convert<" + own_ + ">(" + half(node) + its + ")";
+      return value(node) + its;
+    }
     return is_in_half(node) ? "hg_convert<" + own_ + ">(" + half(node) + ")" : value(node);
   }
 
@@ -183,30 +189,38 @@ class Emitter {
            node.kind != NodeKind::pick && is_rounded(nodes_, i, steps_.operands, type_);
   }
   static std::string half(uint16_t node) { return "h" + number(node); }
-  // Whether a function is of numbers that bf16 has, is rounded to it and has a form for that
-  // (dialect/functions.h).
-  bool has_bf16_form(const Node& node) const {
+  // Whether it is a number that bf16 has.
+  static bool is_of_bf16(const Node& node) {
+    const bool is_held = node.kind == NodeKind::load || node.kind == NodeKind::cast ||
+                         node.kind == NodeKind::compute;
+    return is_held && node.dtype == DType::bf16;
+  }
+  // Whether numbers that bf16 has become one, rounded to it.
+  bool stays_in_bf16(const Node& node) const {
     if (type_ != ComputeType::f32 || node.dtype != DType::bf16) return false;
-    if (!op_info(node.op).has(kForBf16)) return false;
     for (int k = 0; k < op_info(node.op).arity; ++k) {
-      const Node& from = nodes_[argument_of(node, k)];
-      const bool is_held = from.kind == NodeKind::load || from.kind == NodeKind::cast ||
-                           from.kind == NodeKind::compute;
-      if (!is_held || from.dtype != DType::bf16) return false;
+      if (!is_of_bf16(nodes_[argument_of(node, k)])) return false;
     }
     return true;
+  }
+  // Whether a function has a form for that (dialect/functions.h).
+  bool has_bf16_form(const Node& node) const {
+    return op_info(node.op).has(kForBf16) && stays_in_bf16(node);
   }
   // Whether a NaN would be one that arithmetic has made, or a function: not one of memory.
   bool is_result(const Node& node) const {
     return node.kind == NodeKind::compute && op_info(node.op).exact == Exact::no;
   }
-  std::string in_half(uint16_t i, const std::string& x) const {
+  // Whether that is all that becomes bf16.
+  bool is_rounded_result(uint16_t i) const {
     const Node& node = nodes_[i];
     const Node& from = node.kind == NodeKind::cast ? nodes_[node.a] : node;
     const bool is_own = &from == &node || from.dtype == own_dtype(type_);
-    if (is_result(from) && is_own && node.dtype == DType::bf16) {
-      return "hg_bf16_of_result(" + x + ")";
-    }
+    return is_result(from) && is_own && node.dtype == DType::bf16;
+  }
+  std::string in_half(uint16_t i, const std::string& x) const {
+    const Node& node = nodes_[i];
+    if (is_rounded_result(i)) return "hg_bf16_of_result(" + x + ")";
     return "hg_convert<" + type_text(node.dtype) + ">(" + x + ")";
   }
 
@@ -270,17 +284,24 @@ class Emitter {
     }
   }
 
-  // Declares the value of a node that is neither a fold nor a store.
-  void emit_node(uint16_t i) {
+  // The elements of an operand that a thread has side by side, in a register; empty where an
+  // element is read by itself.
+  std::string few_of(uint16_t i) {
+    const uint16_t which = nodes_[i].a;
+    if (has_neighbours_ && is_of_elements(i)) return "x" + operand(which) + "[u]";
+    return in_vectors(which) ? "x" + operand(which) : "";
+  }
+  // The value of a node that is neither a fold nor a store, nor a pick, before it is rounded.
+  std::string node_text(uint16_t i) {
     const Node& node = nodes_[i];
     std::string x;
     switch (node.kind) {
-      case NodeKind::load:
-        x = loaded(node, has_neighbours_ && is_of_elements(i)
-                             ? "hg_few_get(x" + operand(node.a) + "[u], k)"
-                         : in_vectors(node.a) ? "hg_few_get(x" + operand(node.a) + ", k)"
-                                              : operand(node.a) + "[" + place_in(node.a) + "]");
+      case NodeKind::load: {
+        const std::string few = few_of(i);
+        x = loaded(node, few.empty() ? operand(node.a) + "[" + place_in(node.a) + "]"
+                                     : "hg_few_get(" + few + ", " + element() + ")");
         break;
+      }
       case NodeKind::compute: {
         if (has_bf16_form(node)) {
           x = std::string("math_") + op_info(node.op).name + "_bf16(" + use(node.a) +
@@ -288,7 +309,7 @@ class Emitter {
           break;
         }
         if (is_by_divisor(i)) {
-          x = "hg_divided(" + use(node.a) + ", d" + number(node.b) + ")";
+          x = "hg_divided(" + use(node.a) + ", " + divisor(node) + ")";
           break;
         }
         const int arity = op_info(node.op).arity;
@@ -299,9 +320,23 @@ class Emitter {
       case NodeKind::cast: x = use(node.a); break;
       case NodeKind::position: x = own_ + "(" + place(node.b == kColumns ? 'c' : 'm') + ")"; break;
       case NodeKind::random: x = drawn(i); break;
-      case NodeKind::pick: emit_pick(i); return emit_divisor(i);
-      default: return;
+      default: break;
     }
+    return x;
+  }
+
+  // Declares the value of a node that is neither a fold nor a store.
+  void emit_node(uint16_t i) {
+    const Node& node = nodes_[i];
+    if (node.kind == NodeKind::pick) {
+      emit_pick(i);
+      return emit_divisor(i);
+    }
+    if (node.kind == NodeKind::immediate || node.kind == NodeKind::store || is_fold_or_scan(node)) {
+      return;
+    }
+    if (is_two(i)) return emit_two(i);
+    const std::string x = node_text(i);
     if (is_in_half(i)) {
       line("const " + type_text(node.dtype) + " " + half(i) + " = " + in_half(i, x) + ";");
     } else {
@@ -317,11 +352,107 @@ class Emitter {
            node.kind == NodeKind::compute && op_info(node.op).has(kQuotient) && is_of_elements(i) &&
            !is_of_elements(node.b) && nodes_[node.b].kind != NodeKind::immediate;
   }
+  // Its name, by what quotients are rounded to.
+  std::string divisor(const Node& quotient) const {
+    return (stays_in_bf16(quotient) ? "dh" : "d") + number(quotient.b);
+  }
   void emit_divisor(uint16_t i) {
-    const bool is_one = std::ranges::any_of(
-        nodes_where(nodes_, [&](const Node&, uint16_t k) { return is_by_divisor(k); }),
-        [&](uint16_t k) { return nodes_[k].b == i; });
-    if (is_one) line("const hg_divisor d" + number(i) + " = hg_divisor_of(" + use(i) + ");");
+    std::set<std::string> names;
+    for (uint16_t k = 0; k < nodes_.size(); ++k) {
+      if (is_by_divisor(k) && nodes_[k].b == i) names.insert(divisor(nodes_[k]));
+    }
+    for (const std::string& name : names) {
+      const std::string type = name.starts_with("dh") ? "hg_bf16_divisor" : "hg_divisor";
+      line("const " + type + " " + name + " = " + type + "_of(" + use(i) + ");");
+    }
+  }
+
+  // ---- two elements at a time ----
+  //
+  // Where values are rounded to bf16, a turn of the loop over a thread's elements is of two
+  // neighbours, and what is rounded lies in one word: one instruction rounds both, and adds or
+  // multiplies both where the operands are such words, too (dialect/pairs.h).
+
+  // Whether the elements of the step can be computed so: decided once, as one pass may keep values
+  // for another.
+  bool computes_two() const {
+    if (type_ != ComputeType::f32) return false;
+    bool has_pair = false;
+    for (uint16_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (node.kind == NodeKind::pick || node.kind == NodeKind::scan) return false;
+      if (!is_of_elements(i)) continue;
+      if (node.kind == NodeKind::random || node.kind == NodeKind::position) return false;
+      if (step_.skeleton == Skeleton::elements && has_operand(node) &&
+          !in_vectors(operand_of(node))) {
+        return false;
+      }
+      has_pair = has_pair || (is_in_half(i) && node.dtype == DType::bf16);
+    }
+    return has_pair;
+  }
+  // Whether a node has two values where the text is now.
+  bool is_two(uint16_t i) const {
+    return is_of_two_ && is_of_elements(i) && nodes_[i].kind != NodeKind::immediate;
+  }
+  // Whether they lie in a word: half(i).
+  bool is_pair(uint16_t i) const {
+    const Node& node = nodes_[i];
+    if (!is_two_ || !is_of_elements(i)) return false;
+    if (node.kind == NodeKind::load) {
+      return node.dtype == DType::bf16 && steps_.operands[node.a].dtype == DType::bf16;
+    }
+    return is_in_half(i) && node.dtype == DType::bf16;
+  }
+  // The element of a turn that the text is of.
+  std::string element() const { return lane_ == 0 ? "k" : "k + 1u"; }
+  // A text of the one element and of the other.
+  template <class Text>
+  std::pair<std::string, std::string> both(Text&& text) {
+    lane_ = 0;
+    std::string first = text();
+    lane_ = 1;
+    std::string second = text();
+    lane_ = 0;
+    return {std::move(first), std::move(second)};
+  }
+  std::string pair_of(uint16_t i) {
+    if (is_two(i) && is_pair(i)) return half(i);
+    const auto [a, b] = both([&] { return use(i); });
+    return "hg_pair_of_held(" + a + ", " + b + ")";
+  }
+  static std::string pair_function(Op op) {
+    switch (op) {
+      case Op::add: return "hg_pair_add";
+      case Op::sub: return "hg_pair_sub";
+      case Op::mul: return "hg_pair_mul";
+      default: return "";
+    }
+  }
+  void emit_two(uint16_t i) {
+    const Node& node = nodes_[i];
+    if (!is_pair(i)) {
+      const auto [a, b] = both([&] { return node_text(i); });
+      const bool is_half = is_in_half(i);
+      const std::string type = is_half ? type_text(node.dtype) : own_;
+      const std::string name = is_half ? half(i) : value(i);
+      line("const " + type + " " + name + "a = " + (is_half ? in_half(i, a) : rounded(i, a)) + ";");
+      line("const " + type + " " + name + "b = " + (is_half ? in_half(i, b) : rounded(i, b)) + ";");
+      return;
+    }
+    const std::string begin = "const hg_bf16x2 " + half(i) + " = ";
+    if (node.kind == NodeKind::load) return line(begin + "hg_few_pair(" + few_of(i) + ", k);");
+    const std::string function = node.kind == NodeKind::compute ? pair_function(node.op) : "";
+    if (!function.empty() && stays_in_bf16(node)) {
+      return line(begin + function + "(" + pair_of(node.a) + ", " + pair_of(node.b) + ");");
+    }
+    const auto [a, b] = both([&] { return node_text(i); });
+    line(begin + pair_text(is_rounded_result(i), in_half(i, a), in_half(i, b), a, b) + ";");
+  }
+  static std::string pair_text(bool of_results, const std::string& low, const std::string& high,
+                               const std::string& a, const std::string& b) {
+    return of_results ? "hg_pair_of_results(" + a + ", " + b + ")"
+                      : "hg_pair(" + low + ", " + high + ")";
   }
 
   // The element of the row in the column that the row says: computed there.
@@ -396,7 +527,9 @@ class Emitter {
   std::string stored(const Node& store) {
     const DType to = steps_.operands[store.b].dtype;
     const Node& from = nodes_[store.a];
-    if (to == from.dtype && is_in_half(store.a)) return half(store.a);
+    if (to == from.dtype && is_in_half(store.a) && !(is_two(store.a) && is_pair(store.a))) {
+      return half(store.a) + (is_two(store.a) ? (lane_ == 0 ? "a" : "b") : "");
+    }
     const std::string x = use(store.a);
     const bool is_held = from.kind == NodeKind::load || from.kind == NodeKind::cast ||
                          from.kind == NodeKind::compute;
@@ -411,6 +544,24 @@ class Emitter {
   }
   void emit_store(const Node& store) {
     line(operand(store.b) + "[" + place_in(store.b) + "] = " + stored(store) + ";");
+  }
+
+  // Puts what an element is to be, or two, among those that a thread stores at once.
+  void emit_few_set(const Node& store) {
+    const std::string to = "hg_few_set(y" + operand(store.b) + ", ";
+    if (!is_of_two_) return line(to + "k, " + stored(store) + ");");
+    if (steps_.operands[store.b].dtype == DType::bf16) {
+      const std::string set = "hg_few_set_pair(y" + operand(store.b) + ", k, ";
+      const Node& from = nodes_[store.a];
+      if (is_two(store.a) && is_pair(store.a)) return line(set + half(store.a) + ");");
+      const auto [a, b] = both([&] { return use(store.a); });
+      const bool is_result_of_own = from.dtype == DType::f32 && is_result(from);
+      const auto [low, high] = both([&] { return stored(store); });
+      return line(set + pair_text(is_result_of_own, low, high, a, b) + ");");
+    }
+    const auto [a, b] = both([&] { return stored(store); });
+    line(to + "k, " + a + ");");
+    line(to + "k + 1u, " + b + ");");
   }
 
   std::vector<uint16_t> stores() const { return nodes_of(nodes_, NodeKind::store); }
@@ -542,14 +693,14 @@ class Emitter {
       close();
     }
     emit_words(needed);
-    each_element();
+    is_two_ = computes_two();
+    each_element(kernel_.vector);
+    is_of_two_ = is_two_;
     const size_t begin = body_.size();
     const std::string before = std::exchange(needed_, std::string());
     emit_values(needed, true);
-    for (const uint16_t store : stores()) {
-      const Node& node = nodes_[store];
-      line("hg_few_set(y" + operand(node.b) + ", k, " + stored(node) + ");");
-    }
+    for (const uint16_t store : stores()) emit_few_set(nodes_[store]);
+    is_of_two_ = false;
     const std::string indent(2 * depth_, ' ');
     std::string places;
     if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
@@ -570,10 +721,10 @@ class Emitter {
     }
     close();
   }
-  // Of a thread's vector; unrolled, so that the elements stay in registers.
-  void each_element() {
+  // Of so many of a thread's; unrolled, so that the elements stay in registers.
+  void each_element(unsigned count) {
     line("HG_UNROLL");
-    open("for (hg_u32 k = 0; k < " + number(kernel_.vector) + "u; ++k)");
+    open("for (hg_u32 k = 0; k < " + number(count) + "u; " + (is_two_ ? "k += 2u" : "++k") + ")");
   }
 
   // ---- joining neighbours ----
@@ -629,6 +780,7 @@ class Emitter {
       if (const auto folds = folds_of(turn); !folds.empty()) passes.push_back(values_of(folds, {}));
     }
     if (!of_elements.empty()) passes.push_back(values_of({}, of_elements));
+    is_two_ = computes_two();
     choose_held(passes);
     for (int turn = 0; turn <= last; ++turn) {
       for (uint16_t i = 0; i < nodes_.size(); ++i) {
@@ -716,11 +868,23 @@ class Emitter {
     }
   }
   std::string held(uint16_t value) const {
-    return "kept" + number(value) + "[" + held_index_ + "][k]";
+    return "kept" + number(value) + "[" + held_index_ + "][" +
+           (is_pair(value) ? "k / 2u" : element()) + "]";
   }
-  std::string held_name(uint16_t i) const { return is_in_half(i) ? half(i) : value(i); }
+  std::string held_name(uint16_t i) const {
+    const std::string name = is_in_half(i) || is_pair(i) ? half(i) : value(i);
+    return name + (is_two(i) && !is_pair(i) ? (lane_ == 0 ? "a" : "b") : "");
+  }
   std::string held_type(uint16_t i) const {
-    return is_in_half(i) ? type_text(nodes_[i].dtype) : own_;
+    return is_pair(i) ? "hg_bf16x2" : is_in_half(i) ? type_text(nodes_[i].dtype) : own_;
+  }
+  // Emits a line for each name that the value has in a turn.
+  template <class Text>
+  void each_held(uint16_t i, Text&& text) {
+    if (!is_two(i) || is_pair(i)) return line(text());
+    const auto [a, b] = both(text);
+    line(a);
+    line(b);
   }
   bool reads_held(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored) const {
     return needed_beside(values_of(folds, stored), std::nullopt)[*held_.read];
@@ -739,7 +903,8 @@ class Emitter {
     for (const Held& its : helds_) {
       if (its.written && all.insert(*its.written).second) {
         text += "  " + held_type(*its.written) + " kept" + number(*its.written) + "[" +
-                number(kKept) + "][" + number(accumulators_of_thread()) + "];\n";
+                number(kKept) + "][" +
+                number(accumulators_of_thread() / (is_pair(*its.written) ? 2 : 1)) + "];\n";
       }
     }
     return text;
@@ -926,32 +1091,36 @@ class Emitter {
       for (const uint16_t i : stored) {
         line(few(nodes_[i].b) + "y" + operand(nodes_[i].b) + ";");
       }
-      line("HG_UNROLL");
-      open("for (hg_u32 k = 0; k < " + n + "; ++k)");
+      each_element(accumulators_of_thread());
+      is_of_two_ = is_two_;
       const size_t begin = body_.size();
       const std::string before = std::exchange(needed_, std::string());
       has_neighbours_ = true;
       const bool is_holding = !held_index_.empty();
       if (is_holding && held_.read && reads_held(folds, stored)) {
         const uint16_t i = *held_.read;
-        line("const " + held_type(i) + " " + held_name(i) + " = " + held(i) + ";");
+        each_held(i, [&] {
+          return "const " + held_type(i) + " " + held_name(i) + " = " + held(i) + ";";
+        });
       }
       emit_values(needed, true);
       has_neighbours_ = false;
       if (is_holding && held_.written && held_.written != held_.read) {
         const uint16_t i = *held_.written;
-        line(held(i) + " = " + held_name(i) + ";");
+        each_held(i, [&] { return held(i) + " = " + held_name(i) + ";"; });
       }
-      for (const uint16_t i : stored) {
-        line("hg_few_set(y" + operand(nodes_[i].b) + ", k, " + this->stored(nodes_[i]) + ");");
-      }
-      if (!folds.empty()) {
-        if (is_part) open("if (k < count)");
+      for (const uint16_t i : stored) emit_few_set(nodes_[i]);
+      for (unsigned lane = 0; !folds.empty() && lane < (is_of_two_ ? 2 : 1); ++lane) {
+        lane_ = lane;
+        if (is_part) open("if (" + element() + " < count)");
         for (const uint16_t i : folds) {
-          line(fold(i) + "[k] = " + join(nodes_[i].op, fold(i) + "[k]", use(nodes_[i].a)) + ";");
+          const std::string its = fold(i) + "[" + element() + "]";
+          line(its + " = " + join(nodes_[i].op, its, use(nodes_[i].a)) + ";");
         }
         if (is_part) close();
       }
+      lane_ = 0;
+      is_of_two_ = false;
       const std::string indent(2 * depth_, ' ');
       std::string places;
       if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
@@ -1011,6 +1180,7 @@ class Emitter {
   // A warp for each class of some of a row, which the warps of a block join: a partial result.
   void classes() {
     depth_ = 1;
+    is_two_ = computes_two();
     const auto folds = folds_of_step();
     std::vector<bool> needed(nodes_.size());
     for (const uint16_t i : folds) need(nodes_[i].a, needed);
@@ -1814,6 +1984,9 @@ class Emitter {
   Held held_;                    // of the one that is emitted
   std::string held_index_;       // of the elements that are held; empty where none are
   bool has_neighbours_ = false;  // what of elements is loaded is there
+  bool is_two_ = false;          // whether loops over a thread's elements take two at a time
+  bool is_of_two_ = false;       // whether the text is inside of such a loop
+  unsigned lane_ = 0;            // and of which of the two
   std::vector<uint16_t> strided_;
 };
 

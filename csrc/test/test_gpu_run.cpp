@@ -612,6 +612,38 @@ TEST(gpu_run_functions_of_every_bf16) {
   CHECK(runs.check());
 }
 
+// Quotients by what a row has one of, rounded to bf16: of every number of it by some divisors.
+TEST(gpu_run_quotients_of_every_bf16) {
+  Runs runs("cuda");
+  Random random(53);
+  constexpr size_t kRowsOfEach = 64;
+  const DType half = DType::bf16;
+  RowBuilder b(ComputeType::f32);
+  const uint16_t x = b.load(b.operand(half)), y = b.load(b.spread(half, kRows));
+  // A fold makes it a program over rows; the divisor is a number of the row.
+  const uint16_t most = b.fold(Op::maximum, x, kRows);
+  b.store(b.op(Op::div, half, x, y), b.operand(half));
+  b.store(most, b.spread(half, kRows));
+  const Shape shape{1, kRowsOfEach, 1 << 16};
+  Scene scene = scene_of(b.group, shape, random);
+  const auto values = [&](size_t operand) {
+    return static_cast<uint16_t*>(static_cast<void*>(scene.memory[scene.place[operand]].data));
+  };
+  for (size_t row = 0; row < kRowsOfEach; ++row) {
+    const auto bits = static_cast<uint16_t>(random());
+    // Of any size, or of about 1; among the first are 0, the least, the greatest, inf and NaN.
+    constexpr std::array<uint16_t, 6> kSpecial{0, 0x8000, 1, 0x7f7f, 0xff80, 0x7fc0};
+    values(1)[row] = row < kSpecial.size() ? kSpecial[row]
+                     : row % 3 == 0        ? bits
+                                           : static_cast<uint16_t>((bits & 0x83ff) | 0x3c00);
+    for (uint32_t k = 0; k < 1 << 16; ++k) {
+      values(0)[row << 16 | k] = static_cast<uint16_t>(k);
+    }
+  }
+  runs.add(b.group, std::move(scene), shape);
+  CHECK(runs.check());
+}
+
 // Partial results of partial results: of rows of many classes, and of many rows.
 TEST(gpu_run_folds_of_many) {
   Random random(49);

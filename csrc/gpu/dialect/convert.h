@@ -197,6 +197,25 @@ HG_DEV float hg_divided(float x, hg_divisor divisor) {
 }
 #endif
 
+// The same of numbers that bf16 has, for quotients that are rounded to it. A quotient of 8 digits
+// by 8 digits is no nearer than 2^-17 of itself to the middle between two numbers of bf16, and is
+// none where it is not denormal, so that 2^-22 more or less does not change how it is rounded.
+struct hg_bf16_divisor {
+  float number, inverse;  // NaN where it is not known to be good enough
+};
+HG_DEV hg_bf16_divisor hg_bf16_divisor_of(float y) {
+  hg_bf16_divisor divisor;
+  divisor.number = y;
+  const bool is_good =
+      hg_fabs(y) >= 7.888609e-31f && hg_fabs(y) <= 1.2676506e+30f;  // 2^-100, 2^100
+  divisor.inverse = is_good ? hg_inverse(y) : hg_as_f32(0x7fc00000u);
+  return divisor;
+}
+HG_DEV float hg_divided(float x, hg_bf16_divisor divisor) {
+  const float quotient = x * divisor.inverse, size = hg_fabs(quotient);
+  return size >= 7.52316e-37f && size <= 1e+38f ? quotient : x / divisor.number;  // 2^-120
+}
+
 // A number rounded to a half dtype, in float again.
 HG_DEV float hg_round_f16(float x) {
   return hg_f16_to_float(hg_float_to_f16(x));

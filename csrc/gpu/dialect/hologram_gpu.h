@@ -55,6 +55,8 @@ enum class hg_b8 : hg_u8 {};  // a byte; what is not zero is true
 
 #include "vector.h"
 
+#include "pairs.h"
+
 #include "tensors.h"
 
 #endif
