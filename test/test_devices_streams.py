@@ -45,10 +45,10 @@ class TestStreams(SeveralDevicesTestCase):
         hologram.set_device(0)
 
     def test_stream_of_another_device_is_refused(self):
-        stream = hologram.Stream(1)  # its id is one that device 0 has not handed out
-        wrong = hologram.Stream(
-            stream_id=stream.stream_id, device_index=0, device_type=stream.device_type
-        )
+        stream = hologram.Stream(1)
+        # Whatever streams tests have made in this process before, device 0 has none of this id.
+        unknown = stream.stream_id + (1 << 20)
+        wrong = hologram.Stream(stream_id=unknown, device_index=0, device_type=stream.device_type)
         with self.assertRaisesRegex(RuntimeError, "hologram:0 has no stream with id"):
             hologram.set_stream(wrong)
 

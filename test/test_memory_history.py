@@ -27,8 +27,10 @@ class TestTools(HologramTestCase):
     def test_segsum(self):
         held = allocate(64)
         text = _memory_viz.segsum({"segments": torch.hologram.memory_snapshot()})
-        stats = torch.hologram.memory_stats()
-        reserved = stats["reserved_bytes.all.current"] - stats["foreign_bytes.all.current"]
+        reserved = 0  # of all devices, as the snapshot is
+        for device in range(torch.hologram.device_count()):
+            stats = torch.hologram.memory_stats(device)
+            reserved += stats["reserved_bytes.all.current"] - stats["foreign_bytes.all.current"]
         self.assertIn(f"total_reserved: {_memory_viz.Bytes(reserved)}", text)
         self.assertIn("[aaaa", text)  # the large block
         del held

@@ -73,7 +73,7 @@ namespace hologram {
   X(log1p, 1, math_log1p(x), .integers = Integers::promote, .cost = Cost::function,                \
     .derivative = {"g / (x + 1.0)"})                                                               \
   X(tanh, 1, math_tanh(x), .integers = Integers::promote, .flags = kForBf16,                       \
-    .cost = Cost::short_function, .derivative = {"g * (1.0 - r * r)"})                                                           \
+    .cost = Cost::short_function, .derivative = {"g * (1.0 - r * r)"})                             \
   X(sigmoid, 1, math_sigmoid(x), .integers = Integers::promote, .flags = kForBf16,                 \
     .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
   X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
