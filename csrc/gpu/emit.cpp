@@ -174,9 +174,8 @@ class Emitter {
     }
     if (is_two(node)) {
       if (is_pair(node)) return (lane_ == 0 ? "hg_low(" : "hg_high(") + half(node) + ")";
-      const std::string its = lane_ == 0 ? "a" : "b";
-      if (is_in_half(node)) return "hg_convert<" + own_ + ">(" + half(node) + its + ")";
-      return value(node) + its;
+      if (is_in_half(node)) return "hg_convert<" + own_ + ">(" + half(node) + lane() + ")";
+      return value(node) + lane();
     }
     return is_in_half(node) ? "hg_convert<" + own_ + ">(" + half(node) + ")" : value(node);
   }
@@ -404,8 +403,9 @@ class Emitter {
     }
     return is_in_half(i) && node.dtype == DType::bf16;
   }
-  // The element of a turn that the text is of.
+  // The element of a turn that the text is of, and what its values' names end in.
   std::string element() const { return lane_ == 0 ? "k" : "k + 1u"; }
+  std::string lane() const { return lane_ == 0 ? "a" : "b"; }
   // A text of the one element and of the other.
   template <class Text>
   std::pair<std::string, std::string> both(Text&& text) {
@@ -528,7 +528,7 @@ class Emitter {
     const DType to = steps_.operands[store.b].dtype;
     const Node& from = nodes_[store.a];
     if (to == from.dtype && is_in_half(store.a) && !(is_two(store.a) && is_pair(store.a))) {
-      return half(store.a) + (is_two(store.a) ? (lane_ == 0 ? "a" : "b") : "");
+      return half(store.a) + (is_two(store.a) ? lane() : "");
     }
     const std::string x = use(store.a);
     const bool is_held = from.kind == NodeKind::load || from.kind == NodeKind::cast ||
@@ -873,7 +873,7 @@ class Emitter {
   }
   std::string held_name(uint16_t i) const {
     const std::string name = is_in_half(i) || is_pair(i) ? half(i) : value(i);
-    return name + (is_two(i) && !is_pair(i) ? (lane_ == 0 ? "a" : "b") : "");
+    return name + (is_two(i) && !is_pair(i) ? lane() : "");
   }
   std::string held_type(uint16_t i) const {
     return is_pair(i) ? "hg_bf16x2" : is_in_half(i) ? type_text(nodes_[i].dtype) : own_;
@@ -1110,8 +1110,8 @@ class Emitter {
         each_held(i, [&] { return held(i) + " = " + held_name(i) + ";"; });
       }
       for (const uint16_t i : stored) emit_few_set(nodes_[i]);
-      for (unsigned lane = 0; !folds.empty() && lane < (is_of_two_ ? 2 : 1); ++lane) {
-        lane_ = lane;
+      for (unsigned turn = 0; !folds.empty() && turn < (is_of_two_ ? 2 : 1); ++turn) {
+        lane_ = turn;
         if (is_part) open("if (" + element() + " < count)");
         for (const uint16_t i : folds) {
           const std::string its = fold(i) + "[" + element() + "]";
