@@ -89,7 +89,7 @@ def in_processes_of_their_own(module: str, **variables: str) -> type[HologramTes
                     env=several_devices(devices) | variables | {"HOLOGRAM_TEST_SHARD": "1/1"},
                     timeout=300,
                 )
-                self.assertRegex(process.stdout, r"\b[1-9]\d* passed")
+                self.assertRegex(process.stdout, r"\n[1-9]\d* passed")
                 self.assertNotIn("skipped", process.stdout)
 
     instantiate_parametrized_tests(TestInProcessesOfTheirOwn)

@@ -524,6 +524,12 @@ class Emitter {
     }
   }
 
+  // Whether what has been computed in f32 becomes bf16 only where it is stored.
+  bool stores_rounded_result(const Node& store) const {
+    const Node& from = nodes_[store.a];
+    return steps_.operands[store.b].dtype == DType::bf16 && type_ == ComputeType::f32 &&
+           from.dtype == DType::f32 && is_result(from);
+  }
   std::string stored(const Node& store) {
     const DType to = steps_.operands[store.b].dtype;
     const Node& from = nodes_[store.a];
@@ -536,10 +542,7 @@ class Emitter {
     if (to == DType::bf16 && from.dtype == to && is_held && type_ == ComputeType::f32) {
       return "hg_bf16_of_held(" + x + ")";
     }
-    if (to == DType::bf16 && type_ == ComputeType::f32 && from.dtype == DType::f32 &&
-        is_result(from)) {
-      return "hg_bf16_of_result(" + x + ")";
-    }
+    if (stores_rounded_result(store)) return "hg_bf16_of_result(" + x + ")";
     return to == own_dtype(type_) ? x : "hg_convert<" + type_text(to) + ">(" + x + ")";
   }
   void emit_store(const Node& store) {
@@ -552,12 +555,10 @@ class Emitter {
     if (!is_of_two_) return line(to + "k, " + stored(store) + ");");
     if (steps_.operands[store.b].dtype == DType::bf16) {
       const std::string set = "hg_few_set_pair(y" + operand(store.b) + ", k, ";
-      const Node& from = nodes_[store.a];
       if (is_two(store.a) && is_pair(store.a)) return line(set + half(store.a) + ");");
       const auto [a, b] = both([&] { return use(store.a); });
-      const bool is_result_of_own = from.dtype == DType::f32 && is_result(from);
       const auto [low, high] = both([&] { return stored(store); });
-      return line(set + pair_text(is_result_of_own, low, high, a, b) + ");");
+      return line(set + pair_text(stores_rounded_result(store), low, high, a, b) + ");");
     }
     const auto [a, b] = both([&] { return stored(store); });
     line(to + "k, " + a + ");");
