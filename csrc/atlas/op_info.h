@@ -26,6 +26,7 @@ enum OpFlags : uint8_t {
   kCondition = 16,   // the first operand is b8, T(1) or T(0) in that of the others
   kQuotient = 32,    // x / y, rounded
   kForBf16 = 64,     // csrc/gpu/dialect/functions.h has a form for numbers that bf16 has
+  kForPairs = 128,   // csrc/gpu/dialect/pairs.h has one for two of these at a time
 };
 
 // Dtypes a group computes in f32, rounding each result; and all that order has a meaning for.

@@ -29,13 +29,15 @@ namespace hologram {
 //   fma: x * y + z with one rounding, for the opt-in contraction.
 // clang-format off: a line per column group reads better than what a formatter makes of it
 #define HOLOGRAM_OPS(X)                                                                            \
-  X(add, 2, wrap_add(x, y), .dtypes = kNumeric, .flags = kCommutative, .identity = -0.0,           \
-    .cost = Cost::arithmetic, .fold = "sum", .scan = "cumsum", .derivative = {"g", "g"})           \
+  X(add, 2, wrap_add(x, y), .dtypes = kNumeric, .flags = kCommutative | kForPairs,                 \
+    .identity = -0.0, .cost = Cost::arithmetic, .fold = "sum", .scan = "cumsum",                   \
+    .derivative = {"g", "g"})                                                                      \
   X(sub, 2, wrap_sub(x, y), .dtypes = kNumeric, .integers = Integers::but_no_bool,                 \
-    .identity = +0.0, .cost = Cost::arithmetic, .derivative = {"g", "-g"})                         \
-  X(mul, 2, wrap_mul(x, y), .dtypes = kNumeric, .numbers = Numbers::kept, .flags = kCommutative,   \
-    .identity = 1.0, .cost = Cost::arithmetic, .integer_cost = Cost::function, .fold = "prod",     \
-    .scan = "cumprod", .derivative = {"g * y", "g * x"})                                           \
+    .flags = kForPairs, .identity = +0.0, .cost = Cost::arithmetic, .derivative = {"g", "-g"})     \
+  X(mul, 2, wrap_mul(x, y), .dtypes = kNumeric, .numbers = Numbers::kept,                          \
+    .flags = kCommutative | kForPairs, .identity = 1.0, .cost = Cost::arithmetic,                  \
+    .integer_cost = Cost::function, .fold = "prod", .scan = "cumprod",                             \
+    .derivative = {"g * y", "g * x"})                                                              \
   X(div, 2, x / y, .dtypes = kFloating, .integers = Integers::promote, .numbers = Numbers::kept,   \
     .flags = kQuotient, .identity = 1.0, .cost = Cost::arithmetic,                                 \
     .derivative = {"g / y", "-g * ((x / y) / y)"})                                                 \

@@ -421,14 +421,6 @@ class Emitter {
     const auto [a, b] = both([&] { return use(i); });
     return "hg_pair_of_held(" + a + ", " + b + ")";
   }
-  static std::string pair_function(Op op) {
-    switch (op) {
-      case Op::add: return "hg_pair_add";
-      case Op::sub: return "hg_pair_sub";
-      case Op::mul: return "hg_pair_mul";
-      default: return "";
-    }
-  }
   void emit_two(uint16_t i) {
     const Node& node = nodes_[i];
     if (!is_pair(i)) {
@@ -442,9 +434,9 @@ class Emitter {
     }
     const std::string begin = "const hg_bf16x2 " + half(i) + " = ";
     if (node.kind == NodeKind::load) return line(begin + "hg_few_pair(" + few_of(i) + ", k);");
-    const std::string function = node.kind == NodeKind::compute ? pair_function(node.op) : "";
-    if (!function.empty() && stays_in_bf16(node)) {
-      return line(begin + function + "(" + pair_of(node.a) + ", " + pair_of(node.b) + ");");
+    if (node.kind == NodeKind::compute && op_info(node.op).has(kForPairs) && stays_in_bf16(node)) {
+      return line(begin + "hg_pair_" + op_info(node.op).name + "(" + pair_of(node.a) + ", " +
+                  pair_of(node.b) + ");");
     }
     const auto [a, b] = both([&] { return node_text(i); });
     line(begin + pair_text(is_rounded_result(i), in_half(i, a), in_half(i, b), a, b) + ";");
