@@ -178,7 +178,7 @@ UNITS = {
     "aten/autograd_threads aten/dlpack_api aten/kernel_texts aten/python_methods",
     "operators": "aten/factories aten/nn aten/autocast",
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
-    "aten/library_products aten/quick",
+    "aten/library_products aten/past_autograd aten/quick",
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
     "aten/vendor_memory",

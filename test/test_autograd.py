@@ -6,7 +6,9 @@ import gc
 
 import torch
 from common import DEVICES, HologramTestCase
+from torch.autograd import forward_ad
 from torch.testing._internal.common_utils import run_tests
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class TestAutograd(HologramTestCase):
@@ -95,6 +97,69 @@ class TestAutograd(HologramTestCase):
         values, indices = x.sort()
         self.assertEqual((values.requires_grad, indices.requires_grad), (True, False))
         self.assertFalse((x > 0).requires_grad)
+
+    def test_tangents_without_gradients(self):
+        """Under no_grad, a call goes past torch's kernels of autograd, but not with a tangent."""
+        for function in (
+            lambda x, t: x * t,
+            lambda x, t: t.clone().mul_(x),
+            lambda x, t: torch.softmax(x, 0) + t.sum(),
+            lambda x, t: torch.mm(x, t),
+            lambda x, t: t.clone().copy_(x),
+            lambda x, t: torch.nn.functional.gelu(x),
+        ):
+            tangents = []
+            x, t = torch.rand(3, 3), torch.rand(3, 3)
+            for device in DEVICES:
+                with forward_ad.dual_level(), torch.no_grad():
+                    dual = forward_ad.make_dual(x.to(device), t.to(device))
+                    tangents.append(forward_ad.unpack_dual(function(dual, t.to(device))).tangent)
+            self.assertEqual(tangents[1].cpu(), tangents[0])
+
+    def test_modes_and_transforms_without_gradients(self):
+        class Names(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                names.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        names: list[str] = []
+        x = torch.rand(3, 4, device="hologram")
+        with torch.no_grad(), Names():
+            x.add_(x * 2).sum(1)
+        self.assertEqual(names, ["aten.mul.Tensor", "aten.add_.Tensor", "aten.sum.dim_IntList"])
+
+        def sums(row):
+            with torch.no_grad():
+                return (row * 2).sum()
+
+        self.assertEqual(torch.vmap(sums)(x), (x * 2).sum(1))
+        gradient = torch.func.grad(lambda row: (row * sums(row)).sum())(x[0])
+        self.assertEqual(gradient, sums(x[0]).expand(4))
+
+    def test_kernels_in_python(self):
+        """Operators for which torch has kernels of autograd in Python have none of the device's."""
+        of_autograd = torch._C.DispatchKey.AutogradPrivateUse1
+        of_all = torch._C.DispatchKey.Autograd
+        found = []
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith("aten::"):
+                base, _, overload = name.removeprefix("aten::").partition(".")
+                op = getattr(getattr(torch.ops.aten, base), overload or "default", None)
+                if op is not None and of_all in op.py_kernels:
+                    if torch._C._dispatch_has_kernel_for_dispatch_key(name, of_autograd.name):
+                        found.append(base)
+        # Networks of one call, which are no part of graphs.
+        self.assertEqual(set(found), {"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+    def test_lists_of_leaves(self):
+        for device in DEVICES:
+            leaves = [torch.rand(3, device=device, requires_grad=True) for _ in range(2)]
+            with self.assertRaisesRegex(RuntimeError, "a leaf Variable that requires grad"):
+                torch._foreach_add_(leaves, 1)
+            with torch.no_grad():
+                torch._foreach_add_(leaves, 1)
+            self.assertEqual([leaf._version for leaf in leaves], [1, 1])
+            self.assertTrue(all(leaf.is_leaf and leaf.requires_grad for leaf in leaves))
 
     def test_saved_tensors(self):
         """What a node keeps for backward is the device's, and survives the alias."""

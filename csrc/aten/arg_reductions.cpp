@@ -12,6 +12,7 @@
 
 #include "aten/folding.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -154,11 +155,11 @@ std::tuple<Tensor&, Tensor&> find_both_out(Service& here, const Tensor& self, in
 #define HOLOGRAM_ARG(name, extremum)                                                       \
   {                                                                                        \
     static Service plain("aten::" name, ""), with_out("aten::" name, "out");               \
-    overload_library().impl(                                                               \
+    implement(                                                                             \
         name, +[](const Tensor& self, std::optional<int64_t> dim, bool keepdim) {          \
           return find<extremum>(plain, self, dim, keepdim);                                \
         });                                                                                \
-    overload_library().impl(                                                               \
+    implement(                                                                             \
         name ".out",                                                                       \
         +[](const Tensor& self, std::optional<int64_t> dim, bool keepdim, Tensor& out)     \
             -> Tensor& { return find_out<extremum>(with_out, self, dim, keepdim, out); }); \
@@ -166,11 +167,11 @@ std::tuple<Tensor&, Tensor&> find_both_out(Service& here, const Tensor& self, in
 #define HOLOGRAM_ALONG_DIM(name, overload, extremum)                                     \
   {                                                                                      \
     static Service plain("aten::" name, "dim"), with_out("aten::" name, overload);       \
-    overload_library().impl(                                                             \
+    implement(                                                                           \
         name ".dim", +[](const Tensor& self, int64_t dim, bool keepdim) {                \
           return find_both<extremum>(plain, self, dim, keepdim);                         \
         });                                                                              \
-    overload_library().impl(                                                             \
+    implement(                                                                           \
         name "." overload,                                                               \
         +[](const Tensor& self, int64_t dim, bool keepdim, Tensor& values,               \
             Tensor& indices) -> std::tuple<Tensor&, Tensor&> {                           \

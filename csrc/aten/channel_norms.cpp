@@ -17,10 +17,12 @@
 #include <utility>
 
 #include "aten/block.h"
+#include "aten/delegate.h"
 #include "aten/delegate_target.h"
 #include "aten/folding.h"
 #include "aten/norms.h"
-#include "aten/overloads.h"
+#include "aten/past_autograd.h"
+#include "aten/report.h"
 #include "aten/row_programs.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
@@ -617,15 +619,16 @@ Three group_norm_backward(const Tensor& grad, const Tensor& input, const Tensor&
 }  // namespace
 
 void register_channel_norms() {
-  overload_library().impl("native_batch_norm", &batch_norm);
-  overload_library().impl("_native_batch_norm_legit", &batch_norm_with);
-  overload_library().impl("_native_batch_norm_legit.no_stats", &batch_norm_without);
-  overload_library().impl("_batch_norm_with_update", &batch_norm_with_update);
-  overload_library().impl("_batch_norm_no_update", &batch_norm_no_update);
-  overload_library().impl("native_batch_norm_backward", &batch_norm_backward);
-  overload_library().impl("batch_norm_backward", &batch_norm_backward_of);
-  overload_library().impl("native_group_norm", &group_norm);
-  overload_library().impl("native_group_norm_backward", &group_norm_backward);
+  // torch has a kernel of autograd for it in Python, too, for graphs: it is to be the only one.
+  native_library().impl("native_batch_norm", &batch_norm);
+  implement("_native_batch_norm_legit", &batch_norm_with);
+  implement("_native_batch_norm_legit.no_stats", &batch_norm_without);
+  implement("_batch_norm_with_update", &batch_norm_with_update);
+  implement("_batch_norm_no_update", &batch_norm_no_update);
+  implement("native_batch_norm_backward", &batch_norm_backward);
+  implement("batch_norm_backward", &batch_norm_backward_of);
+  implement("native_group_norm", &group_norm);
+  implement("native_group_norm_backward", &group_norm_backward);
 }
 
 }  // namespace hologram::aten

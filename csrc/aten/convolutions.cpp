@@ -24,6 +24,7 @@
 
 #include "aten/delegate.h"
 #include "aten/norms.h"
+#include "aten/past_autograd.h"
 #include "aten/prepare.h"
 #include "aten/record.h"
 #include "aten/record_call.h"
@@ -363,7 +364,7 @@ Three convolution_backward(const Tensor& grad, const Tensor& input, const Tensor
 }  // namespace
 
 void register_convolutions() {
-  auto& library = overload_library();
+  auto& library = native_library();
   impl_delegated(library, "convolution_overrideable", &convolution);
   impl_delegated(library, "convolution_backward_overrideable", &convolution_backward);
 }

@@ -15,6 +15,7 @@
 #include "aten/delegate_target.h"
 #include "aten/memory_overlap.h"
 #include "aten/operand.h"
+#include "aten/past_autograd.h"
 #include "aten/pinned.h"
 #include "aten/record.h"
 #include "aten/report.h"
@@ -176,11 +177,16 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& dst) {
     m.impl("_copy_from", &copy_from);                       \
     m.impl("_copy_from_and_resize", &copy_from_and_resize); \
   }
-HOLOGRAM_COPY(PrivateUse1)
 HOLOGRAM_COPY(QuantizedPrivateUse1)
 HOLOGRAM_COPY(SparsePrivateUse1)
 HOLOGRAM_COPY(SparseCsrPrivateUse1)
 HOLOGRAM_COPY(NestedTensorPrivateUse1)
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  implement("copy_", &copy_, m);
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+}
 
 // Without these a copy of a conjugate or negative view resolves it by copying it, for ever.
 #define HOLOGRAM_COPY_FALLTHROUGH(key)                                      \

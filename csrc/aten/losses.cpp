@@ -24,6 +24,7 @@
 #include "aten/block.h"
 #include "aten/folding.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -347,12 +348,12 @@ Tensor backward(Service& here, const Tensor& grad, const Tensor& input, const Te
 #define HOLOGRAM_LOSS(name, rank)                                                                \
   {                                                                                              \
     static Service plain("aten::" name "_forward", ""), derived("aten::" name "_backward", "");  \
-    overload_library().impl(                                                                     \
+    implement(                                                                                   \
         name "_forward", +[](const Tensor& input, const Tensor& target,                          \
                              const OptionalTensor& weight, int64_t reduction, int64_t ignored) { \
           return forward<rank>(plain, name, input, target, weight, reduction, ignored);          \
         });                                                                                      \
-    overload_library().impl(                                                                     \
+    implement(                                                                                   \
         name "_backward", +[](const Tensor& grad, const Tensor& input, const Tensor& target,     \
                               const OptionalTensor& weight, int64_t reduction, int64_t ignored,  \
                               const Tensor& total_weight) {                                      \

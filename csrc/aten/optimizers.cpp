@@ -28,6 +28,7 @@
 #include "aten/delegate_target.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
+#include "aten/past_autograd.h"
 #include "aten/record.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
@@ -529,15 +530,15 @@ void add_to_each(TensorList self, const at::Scalar& number) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_foreach_add_.Scalar", &add_to_each);
-  m.impl("_fused_adam_", &Adam<double, false>::call);
-  m.impl("_fused_adam_.tensor_lr", &Adam<Tensor, false>::call);
-  m.impl("_fused_adamw_", &Adam<double, true>::call);
-  m.impl("_fused_adamw_.tensor_lr", &Adam<Tensor, true>::call);
-  m.impl("_fused_adagrad_", &Adagrad<double>::call);
-  m.impl("_fused_adagrad_.tensor_lr", &Adagrad<Tensor>::call);
-  m.impl("_fused_sgd_", &Sgd<double>::call);
-  m.impl("_fused_sgd_.tensor_lr", &Sgd<Tensor>::call);
+  implement("_foreach_add_.Scalar", &add_to_each, m);
+  implement("_fused_adam_", &Adam<double, false>::call, m);
+  implement("_fused_adam_.tensor_lr", &Adam<Tensor, false>::call, m);
+  implement("_fused_adamw_", &Adam<double, true>::call, m);
+  implement("_fused_adamw_.tensor_lr", &Adam<Tensor, true>::call, m);
+  implement("_fused_adagrad_", &Adagrad<double>::call, m);
+  implement("_fused_adagrad_.tensor_lr", &Adagrad<Tensor>::call, m);
+  implement("_fused_sgd_", &Sgd<double>::call, m);
+  implement("_fused_sgd_.tensor_lr", &Sgd<Tensor>::call, m);
 }
 
 }  // namespace hologram::aten

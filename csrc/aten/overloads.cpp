@@ -67,12 +67,6 @@ void for_overloads(const std::string& name,
   }
 }
 
-torch::Library& overload_library() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  return *library;
-}
-
 void note_overload(const c10::OperatorName& name) {
   noted().insert(toString(name));
 }

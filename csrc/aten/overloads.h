@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "aten/delegate.h"
+#include "aten/past_autograd.h"
 
 namespace hologram::aten {
 
@@ -38,7 +39,6 @@ std::optional<Signature> signature_of(const c10::FunctionSchema& schema);
 void for_overloads(const std::string& name,
                    const std::function<void(const c10::OperatorName&, const Signature&)>& use);
 
-torch::Library& overload_library();
 // From now on for_overloads() leaves it out.
 void note_overload(const c10::OperatorName& name);
 
@@ -66,9 +66,9 @@ class Overloads {
     service(form) = new Service(name.name.c_str(), name.overload_name.c_str());
     const auto full = toString(name);
     if (form == Form::functional) {
-      overload_library().impl(full.c_str(), &functional);
+      implement(full, &functional);
     } else if (form == Form::out) {
-      overload_library().impl(full.c_str(), &out);
+      implement(full, &out);
     } else {
       add_inplace<In...>(full);
     }
@@ -104,7 +104,7 @@ class Overloads {
   template <class First, class... Others>
   static void add_inplace(const std::string& full) {
     if constexpr (std::is_same_v<First, at::Tensor>) {
-      overload_library().impl(full.c_str(), &inplace<Others...>);
+      implement(full, &inplace<Others...>);
     }
   }
 };

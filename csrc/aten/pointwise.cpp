@@ -16,6 +16,7 @@
 #include "aten/numbers.h"
 #include "aten/operand.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "aten/products.h"
 #include "aten/random.h"
 #include "aten/record.h"
@@ -142,11 +143,11 @@ void register_pointwise() {
 #define HOLOGRAM_X(name, arity, ...) register_row<Op::name, arity>(#name);
   HOLOGRAM_OPS(HOLOGRAM_X)
 #undef HOLOGRAM_X
-  overload_library().impl("bitwise_not", &bitwise_not);
-  overload_library().impl("fill_.Scalar", &fill_);
-  overload_library().impl("masked_fill_.Scalar", &masked_fill_);
-  overload_library().impl("masked_fill_.Tensor", &masked_fill_by);
-  overload_library().impl("zero_", &zero_);
+  implement("bitwise_not", &bitwise_not);
+  implement("fill_.Scalar", &fill_);
+  implement("masked_fill_.Scalar", &masked_fill_);
+  implement("masked_fill_.Tensor", &masked_fill_by);
+  implement("zero_", &zero_);
 }
 
 }  // namespace hologram::aten

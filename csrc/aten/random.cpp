@@ -27,12 +27,14 @@
 
 #include "aten/block.h"
 #include "aten/builder.h"
+#include "aten/delegate.h"
 #include "aten/folding.h"
 #include "aten/generator.h"
 #include "aten/memory_overlap.h"
 #include "aten/numbers.h"
-#include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "aten/prepare.h"
+#include "aten/report.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -566,27 +568,26 @@ Tensor& bernoulli_out(const Tensor& p, Generator generator, Tensor& out) {
 }  // namespace
 
 void register_random() {
-  auto& library = overload_library();
-  library.impl("uniform_", &uniform_);
-  library.impl("normal_", &normal_);
-  library.impl("normal.Tensor_Tensor", &normal_by_tensors);
-  library.impl("normal.Tensor_Tensor_out", &normal_by_tensors_out);
-  library.impl("normal.float_Tensor", &normal_by_std);
-  library.impl("normal.float_Tensor_out", &normal_by_std_out);
-  library.impl("normal.Tensor_float", &normal_by_mean);
-  library.impl("normal.Tensor_float_out", &normal_by_mean_out);
-  library.impl("log_normal_", &log_normal_);
-  library.impl("exponential_", &exponential_);
-  library.impl("geometric_", &geometric_);
-  library.impl("cauchy_", &cauchy_);
-  library.impl("random_", &random_);
-  library.impl("random_.from", &random_from);
-  library.impl("random_.to", &random_to);
-  library.impl("bernoulli_.float", &bernoulli_);
-  library.impl("bernoulli_.Tensor", &bernoulli_by_tensor);
-  library.impl("bernoulli.out", &bernoulli_out);
-  library.impl("native_dropout", &native_dropout);
-  library.impl("native_dropout_backward", &native_dropout_backward);
+  implement("uniform_", &uniform_);
+  implement("normal_", &normal_);
+  implement("normal.Tensor_Tensor", &normal_by_tensors);
+  implement("normal.Tensor_Tensor_out", &normal_by_tensors_out);
+  implement("normal.float_Tensor", &normal_by_std);
+  implement("normal.float_Tensor_out", &normal_by_std_out);
+  implement("normal.Tensor_float", &normal_by_mean);
+  implement("normal.Tensor_float_out", &normal_by_mean_out);
+  implement("log_normal_", &log_normal_);
+  implement("exponential_", &exponential_);
+  implement("geometric_", &geometric_);
+  implement("cauchy_", &cauchy_);
+  implement("random_", &random_);
+  implement("random_.from", &random_from);
+  implement("random_.to", &random_to);
+  implement("bernoulli_.float", &bernoulli_);
+  implement("bernoulli_.Tensor", &bernoulli_by_tensor);
+  implement("bernoulli.out", &bernoulli_out);
+  implement("native_dropout", &native_dropout);
+  implement("native_dropout_backward", &native_dropout_backward);
 }
 
 }  // namespace hologram::aten

@@ -25,11 +25,13 @@
 #include <utility>
 #include <vector>
 
+#include "aten/delegate.h"
 #include "aten/folding.h"
 #include "aten/generator.h"
-#include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "aten/random.h"
 #include "aten/record_call.h"
+#include "aten/report.h"
 #include "aten/runtime.h"
 
 namespace hologram::aten {
@@ -239,10 +241,9 @@ Tensor& multinomial_out(const Tensor& self, int64_t count, bool replacement, Gen
 }  // namespace
 
 void register_random_choices() {
-  auto& library = overload_library();
-  library.impl("randperm.generator_out", &randperm_out);
-  library.impl("multinomial", &multinomial);
-  library.impl("multinomial.out", &multinomial_out);
+  implement("randperm.generator_out", &randperm_out);
+  implement("multinomial", &multinomial);
+  implement("multinomial.out", &multinomial_out);
 }
 
 }  // namespace hologram::aten

@@ -13,6 +13,7 @@
 
 #include "aten/delegate.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "aten/report.h"
 #include "atlas/call.h"
 
@@ -89,7 +90,7 @@ void record_kernel(const char* name, at::ArrayRef<const at::Tensor*> reads,
 template <class Kernel>
 void serve_by_calls(const char* name, Kernel* kernel) {
   note_delegated_kernel(std::string("aten::") + name);
-  overload_library().impl(name, kernel);
+  implement(name, kernel);
 }
 
 }  // namespace hologram::aten

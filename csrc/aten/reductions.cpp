@@ -13,6 +13,7 @@
 
 #include "aten/folding.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -378,50 +379,47 @@ HOLOGRAM_REDUCTION(nonzeros, "count_nonzero", "dim_IntList", (at::IntArrayRef di
 }  // namespace
 
 void register_reductions() {
-  const auto impl = [](const char* name, auto* function) {
-    overload_library().impl(name, function);
-  };
-  impl("sum.dim_IntList", &sum_dims);
-  impl("sum.IntList_out", &sum_dims_out);
-  impl("nansum", &nansum_dims);
-  impl("nansum.out", &nansum_dims_out);
-  impl("mean.dim", &mean_dims);
-  impl("mean.out", &mean_dims_out);
-  impl("prod", &prod_all);
-  impl("prod.dim_int", &prod_dim);
-  impl("prod.int_out", &prod_dim_out);
-  impl("amax", &amax);
-  impl("amax.out", &amax_out);
-  impl("amin", &amin);
-  impl("amin.out", &amin_out);
-  impl("max", &max_all);
-  impl("max.unary_out", &max_all_out);
-  impl("min", &min_all);
-  impl("min.unary_out", &min_all_out);
-  impl("any", &any_all);
-  impl("any.all_out", &any_all_out);
-  impl("any.dim", &any_dim);
-  impl("any.out", &any_dim_out);
-  impl("any.dims", &any_dims);
-  impl("any.dims_out", &any_dims_out);
-  impl("all", &all_all);
-  impl("all.all_out", &all_all_out);
-  impl("all.dim", &all_dim);
-  impl("all.out", &all_dim_out);
-  impl("all.dims", &all_dims);
-  impl("all.dims_out", &all_dims_out);
-  impl("var.correction", &var);
-  impl("var.correction_out", &var_out);
-  impl("std.correction", &std_);
-  impl("std.correction_out", &std__out);
-  impl("var_mean.correction", &var_mean);
-  impl("std_mean.correction", &std_mean);
-  impl("aminmax", &aminmax);
-  impl("linalg_vector_norm", &vector_norm);
-  impl("linalg_vector_norm.out", &vector_norm_out);
-  impl("logsumexp", &log_of_sum);
-  impl("logsumexp.out", &log_of_sum_out);
-  impl("count_nonzero.dim_IntList", &nonzeros);
+  implement("sum.dim_IntList", &sum_dims);
+  implement("sum.IntList_out", &sum_dims_out);
+  implement("nansum", &nansum_dims);
+  implement("nansum.out", &nansum_dims_out);
+  implement("mean.dim", &mean_dims);
+  implement("mean.out", &mean_dims_out);
+  implement("prod", &prod_all);
+  implement("prod.dim_int", &prod_dim);
+  implement("prod.int_out", &prod_dim_out);
+  implement("amax", &amax);
+  implement("amax.out", &amax_out);
+  implement("amin", &amin);
+  implement("amin.out", &amin_out);
+  implement("max", &max_all);
+  implement("max.unary_out", &max_all_out);
+  implement("min", &min_all);
+  implement("min.unary_out", &min_all_out);
+  implement("any", &any_all);
+  implement("any.all_out", &any_all_out);
+  implement("any.dim", &any_dim);
+  implement("any.out", &any_dim_out);
+  implement("any.dims", &any_dims);
+  implement("any.dims_out", &any_dims_out);
+  implement("all", &all_all);
+  implement("all.all_out", &all_all_out);
+  implement("all.dim", &all_dim);
+  implement("all.out", &all_dim_out);
+  implement("all.dims", &all_dims);
+  implement("all.dims_out", &all_dims_out);
+  implement("var.correction", &var);
+  implement("var.correction_out", &var_out);
+  implement("std.correction", &std_);
+  implement("std.correction_out", &std__out);
+  implement("var_mean.correction", &var_mean);
+  implement("std_mean.correction", &std_mean);
+  implement("aminmax", &aminmax);
+  implement("linalg_vector_norm", &vector_norm);
+  implement("linalg_vector_norm.out", &vector_norm_out);
+  implement("logsumexp", &log_of_sum);
+  implement("logsumexp.out", &log_of_sum_out);
+  implement("count_nonzero.dim_IntList", &nonzeros);
 }
 
 }  // namespace hologram::aten

@@ -18,10 +18,12 @@
 #include <tuple>
 #include <utility>
 
+#include "aten/delegate.h"
 #include "aten/folding.h"
 #include "aten/iteration.h"
 #include "aten/norms.h"
-#include "aten/overloads.h"
+#include "aten/past_autograd.h"
+#include "aten/report.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -194,8 +196,8 @@ Two rms_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef s
 }  // namespace
 
 void register_rms_norm() {
-  overload_library().impl("_fused_rms_norm", &rms_norm);
-  overload_library().impl("_fused_rms_norm_backward", &rms_norm_backward);
+  implement("_fused_rms_norm", &rms_norm);
+  implement("_fused_rms_norm_backward", &rms_norm_backward);
 }
 
 }  // namespace hologram::aten

@@ -17,6 +17,7 @@
 #include "aten/folding.h"
 #include "aten/norms.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -266,11 +267,11 @@ Three layer_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayR
 #define HOLOGRAM_SOFTMAX(name, build)                                                 \
   {                                                                                   \
     static Service plain("aten::" #name, ""), with_out("aten::" #name, "out");        \
-    overload_library().impl(                                                          \
+    implement(                                                                        \
         #name, +[](const Tensor& self, int64_t dim, bool to_float) {                  \
           return forward(plain, build, self, dim, to_float);                          \
         });                                                                           \
-    overload_library().impl(                                                          \
+    implement(                                                                        \
         #name ".out",                                                                 \
         +[](const Tensor& self, int64_t dim, bool to_float, Tensor& out) -> Tensor& { \
           return forward_out(with_out, build, self, dim, to_float, out);              \
@@ -279,11 +280,11 @@ Three layer_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayR
 #define HOLOGRAM_SOFTMAX_BACKWARD(name, overload, build)                                         \
   {                                                                                              \
     static Service plain("aten::" #name, ""), with_out("aten::" #name, overload);                \
-    overload_library().impl(                                                                     \
+    implement(                                                                                   \
         #name, +[](const Tensor& grad, const Tensor& output, int64_t dim, ScalarType type) {     \
           return backward(plain, build, grad, output, dim, type);                                \
         });                                                                                      \
-    overload_library().impl(                                                                     \
+    implement(                                                                                   \
         #name "." overload,                                                                      \
         +[](const Tensor& grad, const Tensor& output, int64_t dim, ScalarType type, Tensor& out) \
             -> Tensor& { return backward_out(with_out, build, grad, output, dim, type, out); }); \
@@ -294,8 +295,8 @@ void register_row_programs() {
   HOLOGRAM_SOFTMAX(_log_softmax, log_softmax)
   HOLOGRAM_SOFTMAX_BACKWARD(_softmax_backward_data, "out", softmax_backward)
   HOLOGRAM_SOFTMAX_BACKWARD(_log_softmax_backward_data, "out", log_softmax_backward)
-  overload_library().impl("native_layer_norm", &layer_norm);
-  overload_library().impl("native_layer_norm_backward", &layer_norm_backward);
+  implement("native_layer_norm", &layer_norm);
+  implement("native_layer_norm_backward", &layer_norm_backward);
 }
 
 }  // namespace hologram::aten

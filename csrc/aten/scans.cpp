@@ -14,6 +14,7 @@
 #include "aten/folding.h"
 #include "aten/memory_overlap.h"
 #include "aten/overloads.h"
+#include "aten/past_autograd.h"
 #include "atlas/device.h"
 #include "atlas/op_table.h"
 
@@ -138,16 +139,16 @@ Tensor& scan_inplace(Service& here, Tensor& self, int64_t dim, OptionalType dtyp
   {                                                                                        \
     static Service plain("aten::" name, ""), with_out("aten::" name, "out"),               \
         inplace("aten::" name "_", "");                                                    \
-    overload_library().impl(                                                               \
+    implement(                                                                             \
         name, +[](const Tensor& self, int64_t dim, OptionalType dtype) {                   \
           return scan<op>(plain, self, dim, dtype);                                        \
         });                                                                                \
-    overload_library().impl(                                                               \
+    implement(                                                                             \
         name ".out",                                                                       \
         +[](const Tensor& self, int64_t dim, OptionalType dtype, Tensor& out) -> Tensor& { \
           return scan_out<op>(with_out, self, dim, dtype, out);                            \
         });                                                                                \
-    overload_library().impl(                                                               \
+    implement(                                                                             \
         name "_", +[](Tensor& self, int64_t dim, OptionalType dtype) -> Tensor& {          \
           return scan_inplace<op>(inplace, self, dim, dtype);                              \
         });                                                                                \

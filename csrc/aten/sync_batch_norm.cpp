@@ -20,6 +20,7 @@
 #include <tuple>
 
 #include "aten/delegate.h"
+#include "aten/past_autograd.h"
 
 namespace hologram::aten {
 namespace {
@@ -176,13 +177,13 @@ Tensor backward_elemt(const Tensor& grad_out, const Tensor& input, const Tensor&
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("batch_norm_stats", &stats);
-  m.impl("batch_norm_gather_stats", &gather);
-  m.impl("batch_norm_gather_stats_with_counts", &gather_with_counts);
-  m.impl("batch_norm_elemt", &elemt);
-  m.impl("batch_norm_elemt.out", &elemt_out);
-  m.impl("batch_norm_backward_reduce", &backward_reduce);
-  m.impl("batch_norm_backward_elemt", &backward_elemt);
+  implement("batch_norm_stats", &stats, m);
+  implement("batch_norm_gather_stats", &gather, m);
+  implement("batch_norm_gather_stats_with_counts", &gather_with_counts, m);
+  implement("batch_norm_elemt", &elemt, m);
+  implement("batch_norm_elemt.out", &elemt_out, m);
+  implement("batch_norm_backward_reduce", &backward_reduce, m);
+  implement("batch_norm_backward_elemt", &backward_elemt, m);
 }
 
 }  // namespace hologram::aten
