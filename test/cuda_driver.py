@@ -5,6 +5,7 @@ As a program it makes what a process needs, for `make test-cuda-driver`.
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -43,9 +44,16 @@ def build_driver() -> dict[str, str]:
     }
 
 
-def run_on_cuda(program: str, backends: str = "cuda", **env: object) -> str:
-    """What the program prints where `backends` are the devices."""
+def run_on_cuda(
+    program: str, backends: str = "cuda", preload: str | Path | None = None, **env: object
+) -> str:
+    """What the program prints where `backends` are the devices, with a library before torch's."""
     variables = {"HOLOGRAM_BACKENDS": backends} | build_driver()
+    if preload is not None:
+        # After those of this process: a sanitizer has to be the first.
+        variables["LD_PRELOAD"] = " ".join(
+            [*os.environ.get("LD_PRELOAD", "").split(), str(preload)]
+        )
     variables |= {name: str(value) for name, value in env.items()}
     return run_python(PRELUDE + textwrap.dedent(program), env=variables).stdout
 

@@ -868,7 +868,7 @@ class TestIdleMemory(HologramTestCase):
                 assert registry.ask_for_memory() == 1
                 assert torch.hologram.memory_reserved() == before > 5 << 20
                 """,
-                LD_PRELOAD=library,
+                preload=library,
                 HOLOGRAM_TEST_CUDA_MEGABYTES=100,
             )
 

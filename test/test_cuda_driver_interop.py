@@ -16,7 +16,7 @@ from torch.testing._internal.common_utils import run_tests
 
 LOAD = """
 import ctypes, os, time
-vendor = ctypes.CDLL(os.environ["LD_PRELOAD"])
+vendor = ctypes.CDLL(os.environ["LD_PRELOAD"].split()[-1])
 vendor.stream.restype = ctypes.c_int64
 vendor.set_stream.argtypes = [ctypes.c_int64]
 vendor.set_own.argtypes = [ctypes.c_int64, ctypes.c_int64]
@@ -52,11 +52,13 @@ def now():
 
 def run_with_streams(program: str, **env: object) -> str:
     # torch looks for the hooks of CUDA once, while it is imported.
-    preload = {
-        "LD_PRELOAD": streams_library(),
-        "LD_LIBRARY_PATH": f"{FOLDER}:{Path(torch.__file__).parent / 'lib'}",
-    }
-    return run_on_cuda(LOAD + textwrap.dedent(program), **preload, **env)
+    libraries = f"{FOLDER}:{Path(torch.__file__).parent / 'lib'}"
+    return run_on_cuda(
+        LOAD + textwrap.dedent(program),
+        preload=streams_library(),
+        LD_LIBRARY_PATH=libraries,
+        **env,
+    )
 
 
 class TestStreams(HologramTestCase):
