@@ -190,8 +190,9 @@ UNITS = {
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
     "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
     "atlas/op_table",
-    "gpu": "gpu/cold gpu/emit gpu/launch gpu/libraries gpu/op_text gpu/rounding gpu/steps "
-    "gpu/variants",
+    "gpu": "gpu/cold gpu/emit gpu/emit_bf16 gpu/emit_classes gpu/emit_elements gpu/emit_folds "
+    "gpu/emit_places gpu/emit_rows gpu/emit_scans gpu/emit_values gpu/launch gpu/libraries "
+    "gpu/op_text gpu/rounding gpu/steps gpu/variants",
     "launches": "gpu/code gpu/compiler gpu/indices gpu/move_launches gpu/moves gpu/pieces "
     "gpu/prepared",
     "cuda": "cuda/backend cuda/context cuda/cublas_lt cuda/driver cuda/host_run cuda/image "
