@@ -136,20 +136,21 @@ class TestAutograd(HologramTestCase):
         gradient = torch.func.grad(lambda row: (row * sums(row)).sum())(x[0])
         self.assertEqual(gradient, sums(x[0]).expand(4))
 
-    def test_kernels_in_python(self):
-        """Operators for which torch has kernels of autograd in Python have none of the device's."""
-        of_autograd = torch._C.DispatchKey.AutogradPrivateUse1
+    def test_kernels_of_autograd(self):
+        """Where torch has kernels in Python, or a composition, there is none of the device's."""
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         of_all = torch._C.DispatchKey.Autograd
-        found = []
+        found = set()
         for name in torch._C._dispatch_get_all_op_names():
-            if name.startswith("aten::"):
+            if name.startswith("aten::") and has_kernel(name, "AutogradPrivateUse1"):
                 base, _, overload = name.removeprefix("aten::").partition(".")
                 op = getattr(getattr(torch.ops.aten, base), overload or "default", None)
-                if op is not None and of_all in op.py_kernels:
-                    if torch._C._dispatch_has_kernel_for_dispatch_key(name, of_autograd.name):
-                        found.append(base)
-        # Networks of one call, which are no part of graphs.
-        self.assertEqual(set(found), {"lstm", "gru", "rnn_tanh", "rnn_relu"})
+                in_python = op is not None and of_all in op.py_kernels
+                if in_python or has_kernel(name, "CompositeImplicitAutograd"):
+                    found.add(base)
+        # Networks of one call and a loss, which make their own graphs.
+        networks = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        self.assertEqual(found, {*networks, "cross_entropy_loss"})
 
     def test_lists_of_leaves(self):
         for device in DEVICES:

@@ -6,6 +6,7 @@ import warnings
 
 import torch
 import torch._dynamo
+import torch._dynamo.testing
 from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,

@@ -33,7 +33,11 @@ c10::OperatorHandle native_operator(const std::string& name) {
 }
 
 std::optional<AutogradRoutine> autograd_routine(const c10::OperatorHandle& op) {
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::Autograd)) return std::nullopt;
+  // One that is a composition where a backend has no kernel is that to PastAutograd::theirs().
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    return std::nullopt;
+  }
   uint64_t written = 0, bit = 1;
   for (const c10::Argument& argument : op.schema().arguments()) {
     if (is_symbolic(*argument.real_type())) return std::nullopt;

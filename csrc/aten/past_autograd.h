@@ -33,8 +33,8 @@ struct AutogradRoutine {
   // What they keep from calls in the kernel below.
   c10::DispatchKeySet excluded;
 };
-// None where torch has no kernel of autograd for it, or one that takes symbolic sizes, which a
-// native kernel is not given.
+// None where torch has no kernel of autograd for it, or another one for other devices, or one that
+// takes symbolic sizes, which a native kernel is not given.
 std::optional<AutogradRoutine> autograd_routine(const c10::OperatorHandle& op);
 void register_past_autograd(const c10::OperatorHandle& op, c10::KernelFunction kernel);
 
@@ -109,7 +109,7 @@ class PastAutograd<Result(Args...)> final : public c10::OperatorKernel {
   }
 
  private:
-  // torch's own kernel, which it registers for every key of autograd.
+  // torch's own kernel, which it registers for every key of autograd, by a key of its own.
   static c10::DispatchKeySet theirs(c10::DispatchKeySet keys) {
     return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
   }
