@@ -33,7 +33,7 @@ c10::OperatorHandle native_operator(const std::string& name) {
 }
 
 std::optional<AutogradRoutine> autograd_routine(const c10::OperatorHandle& op) {
-  // One that is a composition where a backend has no kernel is that to PastAutograd::theirs().
+  // One that is a composition where a backend has no kernel is that to torchs_autograd(), too.
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return std::nullopt;

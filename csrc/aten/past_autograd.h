@@ -26,6 +26,12 @@ namespace hologram::aten {
 // The library of the native kernels, and an operator of aten by its name, "add.Tensor".
 torch::Library& native_library();
 c10::OperatorHandle native_operator(const std::string& name);
+// Of a call that reached a kernel of ours in autograd's place: the keys that lead to torch's own,
+// which it registers for every key of autograd, by one that we do not register for.
+inline c10::DispatchKeySet torchs_autograd(c10::DispatchKeySet keys) {
+  return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
+}
+
 // What torch's kernels do for every call of an operator.
 struct AutogradRoutine {
   // Bits for the positions of arguments whose versions they count.
@@ -105,20 +111,15 @@ class PastAutograd<Result(Args...)> final : public c10::OperatorKernel {
     return call(keys, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
   void call_boxed(c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    op_.redispatchBoxed(theirs(keys), stack);
+    op_.redispatchBoxed(torchs_autograd(keys), stack);
   }
 
  private:
-  // torch's own kernel, which it registers for every key of autograd, by a key of its own.
-  static c10::DispatchKeySet theirs(c10::DispatchKeySet keys) {
-    return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
-  }
-
   template <size_t... Positions>
   Result call(c10::DispatchKeySet keys, std::index_sequence<Positions...>, Args... args) {
     const PastAutogradCall its(keys, routine_.counted);
     if (C10_UNLIKELY(!its.is_ours() || (its.is_for_autograd(Positions, args) || ...))) {
-      return op_.redispatch(theirs(keys), std::forward<Args>(args)...);
+      return op_.redispatch(torchs_autograd(keys), std::forward<Args>(args)...);
     }
     const c10::impl::ExcludeDispatchKeyGuard below(routine_.excluded);
     if (routine_.counted == 0) return kernel_(std::forward<Args>(args)...);

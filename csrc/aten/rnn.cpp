@@ -43,13 +43,13 @@
 #include "aten/compat.h"
 #include "aten/delegate.h"
 #include "aten/delegate_target.h"
+#include "aten/past_autograd.h"
 
 namespace hologram::aten {
 namespace {
 
 using at::Tensor;
 using at::TensorList;
-using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::autograd::edge_list;
 using torch::autograd::SavedVariable;
@@ -610,9 +610,8 @@ Result cell_with_tangents(DispatchKeySet keys, const Tensor& input_gates,
       has_tangent(input_bias) || has_tangent(hidden_bias)) {
     return step(input_gates, hidden_gates, state, input_bias, hidden_bias);
   }
-  // torch's own kernel, which it registers for every key of autograd.
-  const auto theirs = (keys & c10::after_autograd_keyset).add(DispatchKey::AutogradOther);
-  return Operator::redispatch(theirs, input_gates, hidden_gates, state, input_bias, hidden_bias);
+  return Operator::redispatch(torchs_autograd(keys), input_gates, hidden_gates, state, input_bias,
+                              hidden_bias);
 }
 
 }  // namespace

@@ -223,13 +223,7 @@ void Emitter::neighbours(const std::vector<bool>& needed, const std::vector<uint
     }
     lane_ = 0;
     is_of_two_ = false;
-    const std::string indent(2 * depth_, ' ');
-    std::string places;
-    if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
-    if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
-    for (const char which : before) place(which);
-    body_.insert(begin, places);
-    close();
+    close_each_element(begin, before);
     for (const uint16_t i : stored) {
       const uint16_t which = nodes_[i].b;
       line("hg_store_" + how + "(" + operand(which) + " + (" + first_place(which) + "), y" +

@@ -95,13 +95,7 @@ void Emitter::vectors(const std::vector<bool>& needed) {
   emit_values(needed, true);
   for (const uint16_t store : stores()) emit_few_set(nodes_[store]);
   is_of_two_ = false;
-  const std::string indent(2 * depth_, ' ');
-  std::string places;
-  if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
-  if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
-  for (const char which : before) place(which);
-  body_.insert(begin, places);
-  close();
+  close_each_element(begin, before);
   open("if (left == " + vector + ")");
   for (const uint16_t which : out) {
     line("hg_store_few(" + operand(which) + " + (" + first_place(which) + "), y" + operand(which) +
@@ -119,6 +113,16 @@ void Emitter::vectors(const std::vector<bool>& needed) {
 void Emitter::each_element(unsigned count) {
   line("HG_UNROLL");
   open("for (hg_u32 k = 0; k < " + number(count) + "u; " + (is_two_ ? "k += 2u" : "++k") + ")");
+}
+
+void Emitter::close_each_element(size_t begin, const std::string& before) {
+  const std::string indent(2 * depth_, ' ');
+  std::string places;
+  if (needs('e')) places += indent + "const " + index_ + " e = e0 + k;\n";
+  if (needs('c')) places += indent + "const " + index_ + " c = c0 + k;\n";
+  for (const char which : before) place(which);
+  body_.insert(begin, places);
+  close();
 }
 
 }  // namespace hologram::gpu

@@ -149,6 +149,8 @@ class Emitter {
   void vectors(const std::vector<bool>& needed);
   // Of so many of a thread's; unrolled, so that the elements stay in registers.
   void each_element(unsigned count);
+  // Ends it. What its body needs of places goes to `begin`, where `before` was needed.
+  void close_each_element(size_t begin, const std::string& before);
 
   // ---- rows (emit_rows.cpp) ----
 
