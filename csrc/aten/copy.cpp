@@ -2,10 +2,13 @@
 #include "aten/precompiled.h"
 
 #include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/_to_copy_native.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/copy.h>
 #include <torch/library.h>
 
 #include <cstring>
+#include <optional>
 
 #include "aten/alias.h"
 #include "aten/below_autograd.h"
@@ -17,6 +20,7 @@
 #include "aten/operand.h"
 #include "aten/past_autograd.h"
 #include "aten/pinned.h"
+#include "aten/prepare.h"
 #include "aten/record.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
@@ -158,6 +162,50 @@ at::Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   return self;
 }
 
+// A new tensor with the elements of another one, in its order of memory, by one instruction: torch
+// composes it of an empty one and a copy. Undefined where recording cannot.
+Tensor recorded_copy(const Tensor& self, at::ScalarType dtype,
+                     std::optional<at::MemoryFormat> format) {
+  const auto* impl = self.unsafeGetTensorImpl();
+  const bool is_alike = !format || *format == at::MemoryFormat::Preserve;
+  if (!is_plain_strided(impl) || !impl->is_non_overlapping_and_dense() || impl->numel() == 0 ||
+      !group_dtype(self.scalar_type()) || !group_dtype(dtype) || operand_block(impl) == nullptr ||
+      !(is_alike || (*format == at::MemoryFormat::Contiguous && impl->is_contiguous()))) {
+    return {};
+  }
+  const c10::DeviceIndex device = impl->device().index();
+  Window& window = current_window(device);
+  const auto nbytes = static_cast<size_t>(impl->numel()) * c10::elementSize(dtype);
+  Tensor copy = is_alike ? make_result(window, impl->sizes(), impl->strides(),
+                                       c10::scalarTypeToTypeMeta(dtype), nbytes, device)
+                         : make_result(window, impl->sizes(), dtype, device);
+  return record_copy(copy, self) ? copy : Tensor();
+}
+
+Tensor clone(const Tensor& self, std::optional<at::MemoryFormat> format) {
+  static auto& counter = op_counter("aten::clone");
+  Tensor copy = recorded_copy(self, self.scalar_type(), format);
+  if (!copy.defined()) return at::native::clone(self, format);
+  note_native(counter);
+  return copy;
+}
+
+Tensor to_copy(const Tensor& self, std::optional<at::ScalarType> dtype,
+               std::optional<at::Layout> layout, std::optional<at::Device> device,
+               std::optional<bool> pinned, bool non_blocking,
+               std::optional<at::MemoryFormat> format) {
+  static auto& counter = op_counter("aten::_to_copy");
+  if (!pinned.value_or(false) && layout.value_or(at::kStrided) == at::kStrided &&
+      device.value_or(self.device()) == self.device()) {
+    if (Tensor copy = recorded_copy(self, dtype.value_or(self.scalar_type()), format);
+        copy.defined()) {
+      note_native(counter);
+      return copy;
+    }
+  }
+  return at::native::_to_copy(self, dtype, layout, device, pinned, non_blocking, format);
+}
+
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
   auto to = dst;
   copy_(to, self, non_blocking);
@@ -184,6 +232,8 @@ HOLOGRAM_COPY(NestedTensorPrivateUse1)
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   implement("copy_", &copy_, m);
+  implement("clone", &clone, m);
+  implement("_to_copy", &to_copy, m);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
 }

@@ -17,7 +17,7 @@ namespace hologram {
 enum class Op : uint16_t;
 
 // Algebraic facts, each exact in bits (NaN payloads excepted) for every dtype of the row.
-enum OpFlags : uint8_t {
+enum OpFlags : uint16_t {
   kNone = 0,
   kCommutative = 1,  // f(x, y) = f(y, x)
   kIdempotent = 2,   // f(f(x)) = f(x); binary: f(x, x) = x
@@ -27,6 +27,8 @@ enum OpFlags : uint8_t {
   kQuotient = 32,    // x / y, rounded
   kForBf16 = 64,     // csrc/gpu/dialect/functions.h has a form for numbers that bf16 has
   kForPairs = 128,   // csrc/gpu/dialect/pairs.h has one for two of these at a time
+  kAnyOrder = 256,   // folds have the same bits in any order but where they are 0 or NaN:
+                     // functions.h has a form without an order
 };
 
 // Dtypes a group computes in f32, rounding each result; and all that order has a meaning for.
@@ -78,7 +80,7 @@ struct OpColumns {
   DTypeSet dtypes = kReal;
   Integers integers = Integers::keep;
   Numbers numbers = Numbers::rounded;
-  uint8_t flags = kNone;  // OpFlags
+  uint16_t flags = kNone;  // OpFlags
   double identity = kNoIdentity;
   Exact exact = Exact::no;
   Cost cost = Cost::light;

@@ -42,11 +42,13 @@ namespace hologram {
     .flags = kQuotient, .identity = 1.0, .cost = Cost::arithmetic,                                 \
     .derivative = {"g / y", "-g * ((x / y) / y)"})                                                 \
   X(maximum, 2, select(is_nan(x), x, select(x > y, x, y)), .dtypes = kNumeric,                     \
-    .flags = kIdempotent, .identity = -kInfinity, .exact = Exact::always, .fold = "amax",          \
+    .flags = kIdempotent | kAnyOrder, .identity = -kInfinity, .exact = Exact::always,              \
+    .fold = "amax",                                                                                \
     .derivative = {"where(x < y, 0.0, where(x == y, g * 0.5, g))",                                 \
                    "where(y < x, 0.0, where(x == y, g * 0.5, g))"})                                \
   X(minimum, 2, select(is_nan(x), x, select(x < y, x, y)), .dtypes = kNumeric,                     \
-    .flags = kIdempotent, .identity = kInfinity, .exact = Exact::always, .fold = "amin",           \
+    .flags = kIdempotent | kAnyOrder, .identity = kInfinity, .exact = Exact::always,               \
+    .fold = "amin",                                                                                \
     .derivative = {"where(x > y, 0.0, where(x == y, g * 0.5, g))",                                 \
                    "where(y > x, 0.0, where(x == y, g * 0.5, g))"})                                \
   X(neg, 1, wrap_neg(x), .dtypes = kNumeric, .flags = kInvolution, .exact = Exact::real,           \
@@ -62,8 +64,8 @@ namespace hologram {
   X(sqrt, 1, math_sqrt(x), .integers = Integers::promote, .derivative = {"g / (r * 2.0)"})         \
   X(rsqrt, 1, T(1) / math_sqrt(x), .integers = Integers::promote,                                  \
     .derivative = {"g * -0.5 * r ** 3.0"})                                                         \
-  X(exp, 1, math_exp(x), .integers = Integers::promote, .cost = Cost::short_function,              \
-    .derivative = {"g * r"})                                                                       \
+  X(exp, 1, math_exp(x), .integers = Integers::promote, .flags = kForBf16 | kForPairs,             \
+    .cost = Cost::short_function, .derivative = {"g * r"})                                         \
   X(exp2, 1, math_exp2(x), .integers = Integers::promote, .cost = Cost::function,                  \
     .derivative = {"g * r * log(2.0)"})                                                            \
   X(expm1, 1, math_expm1(x), .integers = Integers::promote, .cost = Cost::function,                \

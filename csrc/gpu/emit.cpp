@@ -79,6 +79,8 @@ std::string Emitter::apply(Op op, const std::string& type, const std::string& x,
 }
 
 std::string Emitter::join(Op op, const std::string& x, const std::string& y) {
+  if (has_any_order_)
+    return std::string("hg_any_order_") + op_info(op).name + "(" + x + ", " + y + ")";
   return apply(op, own_, x, y, own_ + "(0)");
 }
 
@@ -110,7 +112,9 @@ Kernel Emitter::finish() {
     text += of_many();
   } else {
     text += std::string(most_of_block() == 0 ? "HG_KERNEL(" : "HG_KERNEL_OF(") + kPlaceholder;
-    if (most_of_block() != 0) text += ", " + number(most_of_block());
+    if (most_of_block() != 0) {
+      text += ", " + number(most_of_block()) + ", " + number(blocks_at_once());
+    }
     for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
       const Buffer& its = kernel_.buffers[i];
       text += std::string(",\n          ") + (is_written(its) ? "HG_BUF(" : "HG_CBUF(") +
@@ -155,6 +159,15 @@ unsigned Emitter::most_of_block() const {
     case Skeleton::fold_down: return kMostThreads;
     default: return 0;
   }
+}
+
+// What a processor is to have room for, which bounds a thread's registers: with too few threads
+// nobody loads while the others compute. 1: as many registers as it likes.
+unsigned Emitter::blocks_at_once() const {
+  const bool is_bounded = step_.skeleton == Skeleton::rows && is_warp() && !variant_.several &&
+                          type_ == ComputeType::f32 && nodes_of(nodes_, NodeKind::random).empty();
+  if (!is_bounded) return 1;
+  return is_two_ ? 4 : 3;
 }
 
 // A kernel whose arguments lie in the rows of a table, under the names that the body has for them.

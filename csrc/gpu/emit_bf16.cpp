@@ -119,9 +119,15 @@ void Emitter::emit_two(uint16_t i) {
   }
   const std::string begin = "const hg_bf16x2 " + half(i) + " = ";
   if (node.kind == NodeKind::load) return line(begin + "hg_few_pair(" + few_of(i) + ", k);");
-  if (node.kind == NodeKind::compute && op_info(node.op).has(kForPairs) && stays_in_bf16(node)) {
-    return line(begin + "hg_pair_" + op_info(node.op).name + "(" + pair_of(node.a) + ", " +
-                pair_of(node.b) + ");");
+  if (node.kind == NodeKind::compute && stays_in_bf16(node)) {
+    if (op_info(node.op).has(kForPairs)) {
+      const std::string second = op_info(node.op).arity > 1 ? ", " + pair_of(node.b) : "";
+      return line(begin + "hg_pair_" + op_info(node.op).name + "(" + pair_of(node.a) + second +
+                  ");");
+    }
+    if (is_by_divisor(i)) {
+      return line(begin + "hg_pair_divided(" + pair_of(node.a) + ", " + divisor(node) + ");");
+    }
   }
   const auto [a, b] = both([&] { return node_text(i); });
   line(begin + pair_text(is_rounded_result(i), in_half(i, a), in_half(i, b), a, b) + ";");

@@ -87,7 +87,8 @@ void Emitter::of_one_class(const std::vector<uint16_t>& folds, const std::vector
   const std::string at_once = number(several * accumulators()) + "u";
   line(index_ + " at = begin;");
   if (held_.read || held_.written) {
-    const std::vector<bool> computed = needed_beside(values, held_.read);
+    std::vector<bool> computed = needed_beside(values, held_.read);
+    if (held_.written && held_.written != held_.read) computed[*held_.written] = true;
     const unsigned step = several_of(computed);
     open("if (at + " + number(kKept * accumulators()) + "u <= end)");
     if (step < kKept) {
@@ -110,7 +111,11 @@ void Emitter::of_one_class(const std::vector<uint16_t>& folds, const std::vector
   close();
   close();
   for (const uint16_t i : folds) {
-    warp_tree(i);
+    if (has_any_order_) {
+      warp_tree_of_any_order(i);
+    } else {
+      warp_tree(i);
+    }
     take(i);
   }
 }
@@ -269,6 +274,18 @@ void Emitter::warp_tree(uint16_t i) {
   };
   whole(number(lanes) + "u", "0u");
   whole(number(kWarp / 2) + "u", number(lanes) + "u");
+}
+
+void Emitter::warp_tree_of_any_order(uint16_t i) {
+  const Op op = nodes_[i].op;
+  const std::string result = value(i) + "c";
+  line(own_ + " " + result + " = " + fold(i) + "[0];");
+  for (unsigned k = 1; k < accumulators_of_thread(); ++k) {
+    line(result + " = " + join(op, result, fold(i) + "[" + number(k) + "]") + ";");
+  }
+  line("HG_UNROLL");
+  line("for (hg_u32 k = 1u; k < HG_WARP; k <<= 1) " + result + " = " +
+       join(op, result, "hg_shfl_xor(" + result + ", k)") + ";");
 }
 
 }  // namespace hologram::gpu

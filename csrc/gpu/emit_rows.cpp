@@ -97,9 +97,32 @@ void Emitter::pass(const std::vector<uint16_t>& folds, const std::vector<uint16_
     open("");
     line("const " + index_ + " begin = 0;");
     line("const " + index_ + " end = " + columns + ";");
-    of_one_class(folds, stored, [&](uint16_t i) { line(value(i) + " = " + value(i) + "c;"); });
+    const auto take = [&](uint16_t i) { line(value(i) + " = " + value(i) + "c;"); };
+    if (may_have_any_order(folds)) {
+      has_any_order_ = true;
+      open("");
+      of_one_class(folds, stored, take);
+      close();
+      has_any_order_ = false;
+      std::string condition;
+      for (const uint16_t i : folds) {
+        condition += (condition.empty() ? "" : " || ") + ("hg_has_order(" + value(i) + ")");
+      }
+      open("if (" + condition + ")");
+      of_one_class(folds, stored, take);
+      close();
+    } else {
+      of_one_class(folds, stored, take);
+    }
     close();
   }
+}
+
+// A row whose result may depend on the order is gone through once more.
+bool Emitter::may_have_any_order(const std::vector<uint16_t>& folds) const {
+  return is_warp() && type_ == ComputeType::f32 && !folds.empty() &&
+         std::ranges::all_of(folds,
+                             [&](uint16_t i) { return op_info(nodes_[i].op).has(kAnyOrder); });
 }
 
 // ---- what stays in registers ----
@@ -138,6 +161,15 @@ void Emitter::choose_held(const std::vector<std::vector<uint16_t>>& passes) {
     }
     return is_read;
   };
+  // Also by a load of the same elements in another dtype.
+  const auto is_loaded = [&](size_t i, const std::vector<bool>& computed) {
+    if (nodes_[i].kind != NodeKind::load) return false;
+    for (size_t k = 0; k < nodes_.size(); ++k) {
+      if (computed[k] && nodes_[k].kind == NodeKind::load && nodes_[k].a == nodes_[i].a)
+        return true;
+    }
+    return false;
+  };
   for (size_t p = 0; p + 1 < passes.size(); ++p) {
     std::vector<bool> computed = needed_beside(passes[p], helds_[p].read);
     if (helds_[p].read) computed[*helds_[p].read] = true;
@@ -146,7 +178,8 @@ void Emitter::choose_held(const std::vector<std::vector<uint16_t>>& passes) {
       const NodeKind kind = nodes_[i].kind;
       const bool may_be =
           kind == NodeKind::load || kind == NodeKind::compute || kind == NodeKind::cast;
-      if (!computed[i] || !may_be || !is_of_elements(value) || !serves(value, p + 1)) continue;
+      if (!computed[i] && !is_loaded(i, computed)) continue;
+      if (!may_be || !is_of_elements(value) || !serves(value, p + 1)) continue;
       helds_[p].written = helds_[p + 1].read = value;
       break;
     }

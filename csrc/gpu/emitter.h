@@ -168,6 +168,8 @@ class Emitter {
   std::vector<uint16_t> values_of(const std::vector<uint16_t>& folds,
                                   const std::vector<uint16_t>& stored) const;
   void pass(const std::vector<uint16_t>& folds, const std::vector<uint16_t>& stored);
+  // Whether folds may be in any order first.
+  bool may_have_any_order(const std::vector<uint16_t>& folds) const;
 
   // What a pass computes for elements, given one value.
   std::vector<bool> needed_beside(const std::vector<uint16_t>& values,
@@ -196,6 +198,7 @@ class Emitter {
   void neighbours(const std::vector<bool>& needed, const std::vector<uint16_t>& folds,
                   const std::vector<uint16_t>& stored, unsigned several, bool last);
   void warp_tree(uint16_t i);
+  void warp_tree_of_any_order(uint16_t i);
 
   // ---- folds over rows, and partial results (emit_folds.cpp) ----
 
@@ -238,6 +241,7 @@ class Emitter {
   bool is_written(const Buffer& its) const;
   std::string type_of(const Buffer& its) const;
   unsigned most_of_block() const;
+  unsigned blocks_at_once() const;
   std::string of_many();
   void order_parameters();
 
@@ -262,6 +266,7 @@ class Emitter {
   Held held_;                    // of the one that is emitted
   std::string held_index_;       // of the elements that are held; empty where none are
   bool has_neighbours_ = false;  // what of elements is loaded is there
+  bool has_any_order_ = false;   // whether folds are in an order of their own (kAnyOrder)
   bool is_two_ = false;          // whether loops over a thread's elements take two at a time
   bool is_of_two_ = false;       // whether the text is inside of such a loop
   unsigned lane_ = 0;            // and of which of the two

@@ -644,6 +644,48 @@ TEST(gpu_run_quotients_of_every_bf16) {
   CHECK(runs.check());
 }
 
+// The largest and the least of rows, which are first looked for in any order: of zeros of both
+// signs, of NaNs with payloads, of infinities, alone and among others.
+TEST(gpu_run_folds_of_any_order) {
+  Runs runs("cuda");
+  Random random(54);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Op op : {Op::maximum, Op::minimum}) {
+      RowBuilder b(ComputeType::f32);
+      const uint16_t x = b.load(b.operand(dtype));
+      const uint16_t most = b.fold(op, x, kRows);
+      b.store(b.op(Op::sub, dtype, x, most), b.operand(dtype));
+      b.store(most, b.spread(DType::f32, kRows));
+      const Shape shape{1, 48, 1100};
+      Scene scene = scene_of(b.group, shape, random);
+      Memory& memory = scene.memory[scene.place[0]];
+      const size_t rows = static_cast<size_t>(shape.rows),
+                   columns = static_cast<size_t>(shape.columns);
+      constexpr std::array<uint32_t, 8> kSpecial{0,          0x80000000, 0x7fc10000, 0xffc20000,
+                                                 0x7f800000, 0xff800000, 0x3f800000, 0xbf800000};
+      for (size_t row = 0; row < rows; ++row) {
+        for (size_t k = 0; k < columns; ++k) {
+          // Zeros alone, some of the first few, or others with one of them now and then.
+          const size_t kinds = row % 8 + 1;
+          uint32_t bits = kSpecial[random() % (kinds < 2 ? 2 : kinds)];
+          if (row >= 16 && random() % 64 != 0)
+            bits = 0x3f800000 | static_cast<uint32_t>(random() % 128) << 16;
+          if (row >= 32 && random() % 64 == 0) bits |= 0x80000000;
+          const size_t at = row * columns + k;
+          if (dtype == DType::f32) {
+            static_cast<uint32_t*>(static_cast<void*>(memory.data))[at] = bits;
+          } else {
+            static_cast<uint16_t*>(static_cast<void*>(memory.data))[at] =
+                static_cast<uint16_t>(bits >> 16);
+          }
+        }
+      }
+      runs.add(b.group, std::move(scene), shape);
+    }
+  }
+  CHECK(runs.check());
+}
+
 // Partial results of partial results: of rows of many classes, and of many rows.
 TEST(gpu_run_folds_of_many) {
   Random random(49);

@@ -199,7 +199,8 @@ HG_DEV float hg_divided(float x, hg_divisor divisor) {
 
 // The same of numbers that bf16 has, for quotients that are rounded to it. A quotient of 8 digits
 // by 8 digits is no nearer than 2^-17 of itself to the middle between two numbers of bf16, and is
-// none where it is not denormal, so that 2^-22 more or less does not change how it is rounded.
+// none where it is not denormal, so that 2^-22 more or less does not change how it is rounded, nor
+// that it becomes infinite.
 struct hg_bf16_divisor {
   float number, inverse;  // NaN where it is not known to be good enough
 };
@@ -211,9 +212,13 @@ HG_DEV hg_bf16_divisor hg_bf16_divisor_of(float y) {
   divisor.inverse = is_good ? hg_inverse(y) : hg_as_f32(0x7fc00000u);
   return divisor;
 }
+// Whether a product with the inverse is one to round: not denormal, nor of an inverse that is NaN.
+HG_DEV bool hg_is_quotient(float x) {
+  return hg_fabs(x) >= 7.52316e-37f;  // 2^-120
+}
 HG_DEV float hg_divided(float x, hg_bf16_divisor divisor) {
-  const float quotient = x * divisor.inverse, size = hg_fabs(quotient);
-  return size >= 7.52316e-37f && size <= 1e+38f ? quotient : x / divisor.number;  // 2^-120
+  const float quotient = x * divisor.inverse;
+  return hg_is_quotient(quotient) ? quotient : x / divisor.number;
 }
 
 // A number rounded to a half dtype, in float again.

@@ -228,9 +228,41 @@ HG_DEV float math_cos(float x) {
   return hg_sine(x, 1u);
 }
 
+// For folds in any order: NaN where one of both is, and either zero of two.
+#if defined(HG_HAS_NAN_BOUNDS)
+#define HG_ANY_ORDER(name, relation, instruction)               \
+  HG_DEV float hg_any_order_##name(float x, float y) {          \
+    float z;                                                    \
+    asm(instruction " %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); \
+    return z;                                                   \
+  }
+#else
+#define HG_ANY_ORDER(name, relation, instruction)      \
+  HG_DEV float hg_any_order_##name(float x, float y) { \
+    return x != x || x relation y ? x : y;             \
+  }
+#endif
+HG_ANY_ORDER(maximum, >, "max.NaN.f32")
+HG_ANY_ORDER(minimum, <, "min.NaN.f32")
+#undef HG_ANY_ORDER
+// Whether the result of such a fold may be another in another order.
+HG_DEV bool hg_has_order(float x) {
+  return !(hg_fabs(x) > 0.0f);
+}
+
 // Functions of a number that bf16 has, for results that are rounded to it: after that they are
 // those of the functions above, which every such number has been tried for
 // (csrc/test/test_gpu_run.cpp). What keeps a result within 1.5 ulp of a float is left out.
+// Of |x| < 87. The polynomial is what a linear program finds between the middles of neighbours.
+HG_DEV float hg_exp_bf16(float x) {
+  const float n_bits = hg_fma(x, 1.442695f, 12582912.0f);
+  const float r = hg_fma(n_bits - 12582912.0f, -0.6931472f, x);
+  const float t = hg_polynomial(r, 1.00000249f, 0.99996686f, 0.49996317f, 0.16768257f, 0.0416873f);
+  return hg_scale_normal(t, n_bits);
+}
+HG_DEV float math_exp_bf16(float x) {
+  return hg_fabs(x) < 87.0f ? hg_exp_bf16(x) : hg_exp_of_large(x);
+}
 HG_DEV float math_sigmoid_bf16(float x) {
   const float a = hg_fabs(x);
   const hg_exp_parts parts = hg_exp_of(-(a > 104.0f ? 104.0f : a));

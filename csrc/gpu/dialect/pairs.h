@@ -58,6 +58,40 @@ HG_PAIRED(sub, -, "sub.rn.bf16x2")
 HG_PAIRED(mul, *, "mul.rn.bf16x2")
 #undef HG_PAIRED
 
+// Whether both are within a bound, which a word has twice; false of NaN.
+HG_DEV bool hg_pair_within(hg_bf16x2 x, hg_bf16x2 bound) {
+#if defined(HG_NARROWS_BF16) && __CUDA_ARCH__ >= 900
+  hg_u32 both;
+  asm("{.reg .pred p, q; .reg .b32 a; abs.bf16x2 a, %1; setp.lt.bf16x2 p|q, a, %2; "
+      "and.pred p, p, q; selp.u32 %0, 1, 0, p;}"
+      : "=r"(both)
+      : "r"(x.bits), "r"(bound.bits));
+  return both != 0u;
+#else
+  return hg_fabs(hg_low(x)) < hg_low(bound) && hg_fabs(hg_high(x)) < hg_high(bound);
+#endif
+}
+
+// What hardly any pair needs is no part of what all do.
+HG_FUNCTION hg_bf16x2 hg_pair_exp_of_large(hg_bf16x2 x) {
+  return hg_pair_of_results(hg_exp_of_large(hg_low(x)), hg_exp_of_large(hg_high(x)));
+}
+HG_DEV hg_bf16x2 hg_pair_exp(hg_bf16x2 x) {
+  if (!hg_pair_within(x, hg_pair_of_held(87.0f, 87.0f))) return hg_pair_exp_of_large(x);
+  return hg_pair_of_results(hg_exp_bf16(hg_low(x)), hg_exp_bf16(hg_high(x)));
+}
+
+HG_FUNCTION hg_bf16x2 hg_pair_divided_exactly(hg_bf16x2 x, float y) {
+  return hg_pair_of_results(hg_low(x) / y, hg_high(x) / y);
+}
+HG_DEV hg_bf16x2 hg_pair_divided(hg_bf16x2 x, hg_bf16_divisor divisor) {
+  const float low = hg_low(x) * divisor.inverse, high = hg_high(x) * divisor.inverse;
+  if (!hg_is_quotient(low) || !hg_is_quotient(high)) {
+    return hg_pair_divided_exactly(x, divisor.number);
+  }
+  return hg_pair_of_results(low, high);
+}
+
 // Elements i and i + 1, of an even i.
 template <hg_u32 n>
 HG_DEV hg_bf16x2 hg_few_pair(HG_THREAD const hg_few<hg_bf16, n>& v, hg_u32 i) {

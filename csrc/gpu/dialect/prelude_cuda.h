@@ -32,12 +32,12 @@ typedef unsigned int hg_atomic_u32;
 #define HG_BUF(T, name, index) T* name
 #define HG_PARAM(T, name, index) const T name
 #define HG_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-// Of blocks of so many threads at most.
+// Of blocks of so many threads at most, of which a processor has room for so many.
 #if defined(HG_EMULATED)
-#define HG_KERNEL_OF(name, threads, ...) HG_KERNEL(name, __VA_ARGS__)
+#define HG_KERNEL_OF(name, threads, blocks, ...) HG_KERNEL(name, __VA_ARGS__)
 #else
-#define HG_KERNEL_OF(name, threads, ...) \
-  extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
+#define HG_KERNEL_OF(name, threads, blocks, ...) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
 #endif
 
 #define HG_LID (threadIdx.x)
@@ -129,6 +129,7 @@ HG_DEV hg_u16 hg_narrow_f16(float x) {
 }
 
 #if !defined(HG_EMULATED) && __CUDA_ARCH__ >= 800
+#define HG_HAS_NAN_BOUNDS 1
 #define HG_NARROWS_BF16 1
 HG_DEV hg_u16 hg_narrow_bf16(float x) {
   hg_u16 bits;

@@ -46,7 +46,7 @@ typedef metal::atomic_uint hg_atomic_u32;
                    metal::uint3 hg_bid_ [[threadgroup_position_in_grid]],                \
                    metal::uint3 hg_bdim_ [[threads_per_threadgroup]],                    \
                    metal::uint3 hg_gdim_ [[threadgroups_per_grid]])
-#define HG_KERNEL_OF(name, threads, ...) HG_KERNEL(name, __VA_ARGS__)
+#define HG_KERNEL_OF(name, threads, blocks, ...) HG_KERNEL(name, __VA_ARGS__)
 
 #define HG_LID (hg_lid_.x)
 #define HG_BID (hg_bid_.x)
