@@ -586,30 +586,32 @@ TEST(gpu_run_divided_rows) {
 // Functions that are computed in another way where a number of bf16 comes of such: of all of them,
 // each with some second ones.
 TEST(gpu_run_functions_of_every_bf16) {
-  Runs runs("cuda");
-  Random random(51);
-  for (int i = 0; i < kOpCount; ++i) {
-    const Op op = static_cast<Op>(i);
-    if (!op_info(op).has(kForBf16)) continue;
-    const DType half = DType::bf16;
-    Builder b(ComputeType::f32);
-    const uint16_t x = b.load(b.operand(half)), y = b.load(b.operand(half));
-    b.store(op_info(op).arity == 1 ? b.op(op, half, x) : b.op(op, half, x, y), b.operand(half));
-    const uint32_t count = op_info(op).arity == 1 ? 1u << 16 : 1u << 20;
-    Scene scene = make_scene(b.group, {count}, random);
-    const auto values = [&](size_t operand) {
-      return static_cast<uint16_t*>(static_cast<void*>(scene.memory[scene.place[operand]].data));
-    };
-    for (uint32_t k = 0; k < count; ++k) {
-      const auto bits = static_cast<uint16_t>(random());
-      values(0)[k] = static_cast<uint16_t>(k);
-      // Of any size, or of about 1.
-      values(1)[k] = k % 3 == 0 ? bits : static_cast<uint16_t>((bits & 0x83ff) | 0x3c00);
+  for (const char* prelude : kPreludes) {
+    Runs runs(prelude);
+    Random random(51);
+    for (int i = 0; i < kOpCount; ++i) {
+      const Op op = static_cast<Op>(i);
+      if (!op_info(op).has(kForBf16)) continue;
+      const DType half = DType::bf16;
+      Builder b(ComputeType::f32);
+      const uint16_t x = b.load(b.operand(half)), y = b.load(b.operand(half));
+      b.store(op_info(op).arity == 1 ? b.op(op, half, x) : b.op(op, half, x, y), b.operand(half));
+      const uint32_t count = op_info(op).arity == 1 ? 1u << 16 : 1u << 20;
+      Scene scene = make_scene(b.group, {count}, random);
+      const auto values = [&](size_t operand) {
+        return static_cast<uint16_t*>(static_cast<void*>(scene.memory[scene.place[operand]].data));
+      };
+      for (uint32_t k = 0; k < count; ++k) {
+        const auto bits = static_cast<uint16_t>(random());
+        values(0)[k] = static_cast<uint16_t>(k);
+        // Of any size, or of about 1.
+        values(1)[k] = k % 3 == 0 ? bits : static_cast<uint16_t>((bits & 0x83ff) | 0x3c00);
+      }
+      runs.add(b.group, std::move(scene));
     }
-    runs.add(b.group, std::move(scene));
+    CHECK(runs.count() > 0);
+    CHECK(runs.check());
   }
-  CHECK(runs.count() > 0);
-  CHECK(runs.check());
 }
 
 // Quotients by what a row has one of, rounded to bf16: of every number of it by some divisors.

@@ -91,6 +91,19 @@ inline Triple builtin(Role role) {
   }
 }
 
+// The worst that an approximation may give: as far off as it may be, into another number of bf16 if
+// one is there.
+inline float exp2_within_22_bits(float x) {
+  const double exact = __builtin_exp2(static_cast<double>(x)), off = exact / 4194304;  // 2^22
+  const auto rounded = [](double y) {
+    const float narrow = static_cast<float>(y);
+    uint32_t bits;
+    __builtin_memcpy(&bits, &narrow, sizeof bits);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  };
+  return static_cast<float>(rounded(exact + off) != rounded(exact) ? exact + off : exact - off);
+}
+
 inline float widen_f16(uint16_t bits) {
   _Float16 half;
   __builtin_memcpy(&half, &bits, sizeof half);

@@ -77,7 +77,7 @@ HG_FUNCTION hg_bf16x2 hg_pair_exp_of_large(hg_bf16x2 x) {
   return hg_pair_of_results(hg_exp_of_large(hg_low(x)), hg_exp_of_large(hg_high(x)));
 }
 HG_DEV hg_bf16x2 hg_pair_exp(hg_bf16x2 x) {
-  if (!hg_pair_within(x, hg_pair_of_held(87.0f, 87.0f))) return hg_pair_exp_of_large(x);
+  if (!hg_pair_within(x, hg_pair_of_held(57.0f, 57.0f))) return hg_pair_exp_of_large(x);
   return hg_pair_of_results(hg_exp_bf16(hg_low(x)), hg_exp_bf16(hg_high(x)));
 }
 

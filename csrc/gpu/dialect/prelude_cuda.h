@@ -128,6 +128,18 @@ HG_DEV hg_u16 hg_narrow_f16(float x) {
 #endif
 }
 
+// 2^x of a result that is normal.
+#define HG_HAS_EXP2 1
+HG_DEV float hg_exp2_within_22_bits(float x) {
+#if defined(HG_EMULATED)
+  return hgemu::exp2_within_22_bits(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 #if !defined(HG_EMULATED) && __CUDA_ARCH__ >= 800
 #define HG_HAS_NAN_BOUNDS 1
 #define HG_NARROWS_BF16 1
