@@ -181,7 +181,7 @@ UNITS = {
     "aten/library_products aten/past_autograd aten/quick",
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
-    "aten/vendor_memory",
+    "aten/vendor_launch aten/vendor_memory",
     "runtime": "aten/activity aten/device_errors aten/generator aten/guard aten/hooks aten/profile "
     "aten/report aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",

@@ -22,6 +22,8 @@ vendor.set_stream.argtypes = [ctypes.c_int64]
 vendor.set_own.argtypes = [ctypes.c_int64, ctypes.c_int64]
 vendor.device.restype = ctypes.c_int64
 vendor.set_device.argtypes = [ctypes.c_int64]
+vendor.kernel_launches.restype = vendor.release_memory.restype = ctypes.c_int64
+vendor.refuse_captures.argtypes = [ctypes.c_bool]
 from torch_hologram import _C
 D = "hologram"
 driver = ctypes.CDLL("libcuda.so.1")
@@ -337,6 +339,119 @@ class TestAddresses(HologramTestCase):
                 else:
                     raise AssertionError(kind)
             """
+        )
+
+
+# A program with a kernel of torch's in the midst of others.
+CHAIN = """
+torch.manual_seed(0)
+x, index = torch.randn(6, 6, device=D), torch.tensor([3, 0, 5, 1], device=D)
+
+def chain(x, index):
+    y = torch.addmm(x[0], x * 2, x.sigmoid() + 1)
+    return torch.index_select(y.softmax(1) + x, 0, index).cumsum(0) * 3
+
+expected = chain(x.cpu(), index.cpu())
+
+def check(index=index, expected=expected):
+    torch.testing.assert_close(chain(x, index).cpu(), expected)
+
+def counts():
+    torch.hologram.synchronize()
+    stats = torch.hologram.stream_stats()
+    names = ("replays.launched", "replays.failed", "flushes.kernel")
+    return vendor.kernel_launches(), *(stats[name] for name in names)
+
+def settle():
+    for _ in range(12):
+        check()
+"""
+
+
+class TestKernelsInPrograms(HologramTestCase):
+    """Torch's kernels that are recorded, and launched or captured with their programs."""
+
+    def test_what_comes_again_is_captured(self):
+        run_with_streams(
+            CHAIN
+            + """
+settle()
+before = counts()
+for _ in range(5):
+    check()
+launched, replayed, failed, flushed = (b - a for a, b in zip(before, counts()))
+assert launched == 0 and replayed == 5 and failed == 0 and flushed == 0
+delegated = {row.operator: row.calls for row in torch.hologram.fallback_report().rows}
+assert delegated["aten::index_select"] >= 17, delegated
+"""
+        )
+
+    def test_its_memory_is_nobody_elses(self):
+        run_with_streams(
+            CHAIN
+            + """
+settle()
+vendor.release_memory()
+# Results of calls that are not known yet are torch's memory.
+ones = torch.ones(8, 6, device=D)
+zeros = [torch.zeros(n, dtype=torch.int64, device=D) for n in range(5, 17)]
+others = [torch.index_select(ones, 0, index) for index in zeros]
+settle()
+before = counts()
+check()
+assert counts()[:2] == (before[0], before[1] + 1)
+assert all(bool((other == 1).all()) for other in others)
+"""
+        )
+
+    def test_other_operands(self):
+        run_with_streams(
+            CHAIN
+            + """
+settle()
+indices = [torch.randint(6, (n,)) for n in (4, 4, 2, 4, 3)]
+others = [index.to(D) for index in indices]
+for _ in range(15):
+    for index, other in zip(indices, others):
+        check(other, chain(x.cpu(), index))
+    index[0] = 2
+    others[-1][0] = 2
+    check(others[-1], chain(x.cpu(), index))
+assert counts()[2] == 0
+"""
+        )
+
+    def test_what_cannot_be_captured_is_launched(self):
+        said = run_with_streams(
+            CHAIN
+            + """
+vendor.refuse_captures(True)
+settle()
+before = counts()
+for _ in range(9):
+    check()
+launched, replayed, failed, _ = (b - a for a, b in zip(before, counts()))
+assert launched == 27 and replayed == 0 and failed == 0, (launched, replayed, failed)
+print("done")
+"""
+        )
+        assert said == "done\n"
+
+    def test_mistakes(self):
+        """What is wrong of shapes is said when it is called, and nothing is lost."""
+        run_with_streams(
+            CHAIN
+            + """
+settle()
+for wrong in (torch.ones(2, device=D), torch.zeros(2, 2, dtype=torch.int64, device=D)):
+    try:
+        torch.index_select(x, 0, wrong)
+    except (RuntimeError, IndexError) as error:
+        pass
+    else:
+        raise AssertionError(wrong)
+check()
+"""
         )
 
 

@@ -57,7 +57,13 @@ class CallSchemas {
     return *schemas;
   }
 
-  std::shared_ptr<const CallSchema> find(const c10::OperatorHandle& op) {
+  struct Known {
+    explicit Known(const c10::OperatorHandle& op) : schema(op), learned(LearnedCalls::of(op)) {}
+    const CallSchema schema;
+    const std::unique_ptr<LearnedCalls> learned;
+  };
+
+  std::shared_ptr<const Known> find(const c10::OperatorHandle& op) {
     std::call_once(listening_, [this] {
       new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(
           std::make_unique<Listener>(*this)));  // for as long as the process lives
@@ -70,7 +76,7 @@ class CallSchemas {
         return found->second;
       }
     }
-    auto made = std::make_shared<const CallSchema>(op);
+    auto made = std::make_shared<const Known>(op);
     std::unique_lock<std::shared_mutex> lock(mutex_);
     schemas_[key] = made;
     return made;
@@ -89,7 +95,7 @@ class CallSchemas {
 
   std::once_flag listening_;
   std::shared_mutex mutex_;
-  std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const CallSchema>> schemas_;
+  std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const Known>> schemas_;
 };
 
 // The fallback for operators defined after import or outside aten.
@@ -102,7 +108,10 @@ class FallbackKernel final : public c10::OperatorKernel {
         "Could not run '", op.operator_name(),
         "' on the hologram device: it has neither a hologram kernel nor a CPU kernel for ",
         layout(key), " tensors");
-    call_boxed(*schemas_.find(op), op, keys, stack);
+    const auto known = schemas_.find(op);
+    const auto kernel = [&] { call_boxed(known->schema, op, keys, stack); };
+    if (known->learned == nullptr || key != DispatchKey::PrivateUse1) return kernel();
+    known->learned->call(known->schema, *stack, kernel);
   }
 
   static DispatchKey cpu_key(DispatchKey key) {

@@ -27,6 +27,7 @@
 #include "aten/record_call.h"
 #include "aten/report.h"
 #include "aten/transfer.h"
+#include "aten/vendor_launch.h"
 #include "atlas/device.h"
 
 namespace hologram::aten {
@@ -70,7 +71,22 @@ const std::unordered_set<std::string>& learnable() {
   return *names;
 }
 
-constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+// Those of them, and others, that a vendor's device has kernels for which cost more of the host's
+// time than to record them, and may be captured.
+const std::unordered_set<std::string>& launchable() {
+  static const auto* names =
+      new std::unordered_set<std::string>{"cat",
+                                          "embedding_dense_backward",
+                                          "index_select",
+                                          "_scaled_dot_product_cudnn_attention",
+                                          "_scaled_dot_product_cudnn_attention_backward",
+                                          "_scaled_dot_product_efficient_attention",
+                                          "_scaled_dot_product_efficient_attention_backward"};
+  return *names;
+}
+
+// Results of theirs are copied to their places.
+constexpr size_t kMostCopied = size_t{8} << 20;
 
 // Where a tensor is among the arguments: itself, or an item of a list.
 struct Seat {
@@ -108,8 +124,9 @@ struct SameKey {
 
 // One result.
 struct Return {
-  enum class Kind : uint8_t { undefined, argument, fresh } kind = Kind::undefined;
-  size_t seat = 0;                   // of an argument that is returned
+  enum class Kind : uint8_t { undefined, argument, fresh, number } kind = Kind::undefined;
+  size_t seat = 0;  // of an argument that is returned
+  int64_t number = 0;
   std::optional<TensorShape> shape;  // of a fresh one
   size_t bytes = 0;                  // of its storage
   size_t before = 0;                 // requests for as many that the kernel makes before
@@ -143,6 +160,24 @@ class OperatorCall final : public KernelCall {
   KnownResults results;
   size_t first_fresh = 0;
   c10::DeviceIndex device = 0;
+  const DelegateTarget* vendor = nullptr;  // whose kernel it is; null: torch's for the CPU
+
+  bool is_launched() const noexcept override { return vendor != nullptr; }
+  bool is_launched_as(const Call& other) const noexcept override {
+    const auto* const its = dynamic_cast<const OperatorCall*>(&other);
+    return its != nullptr && its->results == results;  // of one operator's table
+  }
+  void launch(void* stream, std::span<void* const> memory,
+              std::shared_ptr<void>* captured) override {
+    compute_by([&] {
+      const VendorLaunch launch(*vendor, stream);
+      std::optional<CapturedMemory> used;
+      if (captured != nullptr) used.emplace(vendor->allocator);
+      Stack stack = arguments;
+      call(stack, memory, *vendor);
+      if (captured != nullptr) *captured = used->keep(stack);
+    });
+  }
 
  private:
   void compute(std::span<void* const> memory) override {
@@ -158,19 +193,26 @@ class OperatorCall final : public KernelCall {
   }
 
   void compute_into(std::span<void* const> memory) {
+    static const DelegateTarget host;
     Stack stack = std::move(arguments);
+    call(stack, memory, host);
+  }
+
+  // By a target's kernel.
+  void call(Stack& stack, std::span<void* const> memory, const DelegateTarget& target) const {
     for (size_t i = 0; i < seats.size(); ++i) {
-      seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i]));
+      seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i], target));
     }
     for (const auto& [its, shape] : empty) {
-      seat(stack[its.position], its.item, shape.over(nullptr));
+      seat(stack[its.position], its.item, shape.over(nullptr, target));
     }
-    op_.redispatchBoxed(kCpu, &stack);
-    move_results(memory.subspan(first_fresh), stack);
+    op_.redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
+    move_results(memory.subspan(first_fresh), stack, target);
   }
 
   // To where they should be.
-  void move_results(std::span<void* const> places, const Stack& stack) const {
+  void move_results(std::span<void* const> places, const Stack& stack,
+                    const DelegateTarget& target) const {
     const auto& all = results->all;
     c10::SmallVector<std::pair<Tensor, Tensor>, 3> moves;  // from, to
     size_t number = 0;
@@ -182,7 +224,7 @@ class OperatorCall final : public KernelCall {
       if (data == place && made.strides() == at::IntArrayRef(all[i].shape->strides)) continue;
       // One that lies in a place must not be overwritten by what comes there.
       const bool in_a_place = std::ranges::find(places, data) != places.end();
-      moves.emplace_back(in_a_place ? made.clone() : made, all[i].shape->over(place));
+      moves.emplace_back(in_a_place ? made.clone() : made, all[i].shape->over(place, target));
     }
     for (const auto& [from, to] : moves) to.copy_(from);
     // Where the host cannot touch the memory, all of them are copies.
@@ -263,6 +305,9 @@ namespace {
 // One call: what is looked up, and the tensors that it is given.
 class Attempt {
  public:
+  // Of calls on certain devices only.
+  explicit Attempt(c10::function_ref<bool(c10::DeviceIndex)> records) : records_(records) {}
+
   // Whether it is of a kind that can be recorded.
   bool describe(const CallSchema& schema, const Stack& stack) {
     const size_t begin = stack.size() - schema.argument_count;
@@ -346,8 +391,9 @@ class Attempt {
     if (tensor.device().type() != kHologram) return false;
     // One that others are put behind, as caches do.
     const auto* const impl = tensor.unsafeGetTensorImpl();
+    if (tensors.empty() && !records_(tensor.device().index())) return false;
     const bool bare = impl->numel() == 0 && is_plain_strided(impl) && item >= 0 && !written_;
-    if (!bare && !is_recordable(tensor, tensors.empty() ? tensor.device().index() : device())) {
+    if (!bare && !is_plain_operand(tensor, tensors.empty() ? tensor.device().index() : device())) {
       return false;
     }
     put(kTensor, static_cast<int64_t>(tensor.scalar_type()));
@@ -398,6 +444,7 @@ class Attempt {
     return true;
   }
 
+  const c10::function_ref<bool(c10::DeviceIndex)> records_;
   uint16_t position_ = 0;
   bool written_ = false;
 };
@@ -417,9 +464,14 @@ using Forms = std::vector<Form>;
 // What the results are, if such calls can be recorded.
 std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
                                 const ResultRequests& requests) {
+  Return result;
+  if (value.isInt()) {
+    result.kind = Return::Kind::number;
+    result.number = value.toInt();
+    return result;
+  }
   if (!value.isTensor()) return std::nullopt;
   const Tensor& tensor = value.toTensor();
-  Return result;
   if (!tensor.defined()) return result;
   for (size_t i = 0; i < attempt.tensors.size(); ++i) {
     if (!tensor.is_same(attempt.tensors[i])) continue;
@@ -428,14 +480,18 @@ std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
     result.seat = i;
     return result;
   }
-  if (tensor.storage_offset() != 0 || !is_recordable(tensor, attempt.device())) return std::nullopt;
+  if (tensor.storage_offset() != 0 || !is_plain_operand(tensor, attempt.device())) {
+    return std::nullopt;
+  }
   for (const Tensor& given : attempt.tensors) {
     if (tensor.storage().is_alias_of(given.storage())) return std::nullopt;
   }
   result.kind = Return::Kind::fresh;
   result.shape.emplace(tensor);
   result.bytes = tensor.storage().nbytes();
-  result.before = requests.before(tensor.storage().data());
+  if (target_of(attempt.device()).is_cpu()) {
+    result.before = requests.before(tensor.storage().data());
+  }
   return result;
 }
 
@@ -448,13 +504,15 @@ std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
   results->all.reserve(made.size());
   if (forms != Forms(attempt.tensors.begin(), attempt.tensors.end())) return results;
   bool writes = std::ranges::any_of(attempt.seats, &Seat::written);
+  size_t bytes = 0;
   for (const IValue& value : made) {
     std::optional<Return> result = return_of(value, attempt, requests);
     if (!result) return results;
     writes = writes || result->kind == Return::Kind::fresh;
+    bytes += result->bytes;
     results->all.push_back(std::move(*result));
   }
-  results->recordable = writes;
+  results->recordable = writes && (target_of(attempt.device()).is_cpu() || bytes <= kMostCopied);
   return results;
 }
 
@@ -475,6 +533,7 @@ void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
   body->empty = std::move(attempt.empty);
   body->results = known;
   body->device = device;
+  if (const DelegateTarget& target = target_of(device); !target.is_cpu()) body->vendor = &target;
   const auto begin = stack.end() - static_cast<ptrdiff_t>(arguments);
   for (auto value = begin; value != stack.end(); ++value) {
     body->arguments.push_back(without_tensors(*value));
@@ -484,6 +543,7 @@ void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
   for (const Return& result : known->all) {
     switch (result.kind) {
       case Return::Kind::undefined: results.emplace_back(Tensor()); break;
+      case Return::Kind::number: results.emplace_back(result.number); break;
       case Return::Kind::argument: results.emplace_back(attempt.tensors[result.seat]); break;
       case Return::Kind::fresh:
         results.emplace_back(make_result(window, result.shape->sizes, result.shape->strides,
@@ -501,19 +561,40 @@ void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
 
 std::unique_ptr<LearnedCalls> LearnedCalls::of(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
-  const bool ours = name.starts_with("aten::") && learnable().count(name.substr(6)) != 0;
-  return ours ? std::make_unique<LearnedCalls>(op) : nullptr;
+  if (!name.starts_with("aten::")) return nullptr;
+  const std::string of_aten = name.substr(6);
+  const bool on_host = learnable().contains(of_aten), launched = launchable().contains(of_aten);
+  if (!on_host && !launched) return nullptr;
+  return std::make_unique<LearnedCalls>(op, on_host, launched);
 }
 
 // The name lives as long as the process, as operators of aten do.
-LearnedCalls::LearnedCalls(const c10::OperatorHandle& op)
-    : op_(op), name_(op.operator_name().name.c_str()), table_(std::make_unique<Table>()) {}
+LearnedCalls::LearnedCalls(const c10::OperatorHandle& op, bool on_host, bool launched)
+    : op_(op),
+      name_(op.operator_name().name.c_str()),
+      on_host_(on_host),
+      launched_(launched),
+      table_(std::make_unique<Table>()) {
+  const auto& arguments = op.schema().arguments();
+  const auto its = std::ranges::find(arguments, "dropout_p", &c10::Argument::name);
+  if (its != arguments.end()) dropout_ = static_cast<size_t>(its - arguments.begin());
+}
 LearnedCalls::~LearnedCalls() = default;
 
+// Whether it draws random numbers.
+bool LearnedCalls::draws(const CallSchema& schema, const Stack& stack) const {
+  return dropout_ && stack[stack.size() - schema.argument_count + *dropout_].toDouble() != 0;
+}
+
 void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_ref<void()> kernel) {
-  Attempt attempt;
+  const auto records = [&](c10::DeviceIndex device) {
+    const DelegateTarget& target = target_of(device);
+    return target.is_cpu() ? on_host_ : launched_ && target.in_stream_order;
+  };
+  Attempt attempt(records);
   // An operator that is not deterministic says so when it is called.
-  if (at::globalContext().deterministicAlgorithms() || !attempt.describe(schema, stack)) {
+  if (at::globalContext().deterministicAlgorithms() || draws(schema, stack) ||
+      !attempt.describe(schema, stack)) {
     kernel();
     return;
   }

@@ -1,4 +1,4 @@
-// Calls of torch's CPU kernels whose results are known from an earlier call.
+// Calls of torch's kernels whose results are known from an earlier call.
 //
 // What a kernel's results look like, nobody says but the kernel. So the first call of an operator
 // with arguments of certain shapes runs at once, and what came out is kept beside the shapes: their
@@ -9,13 +9,19 @@
 // numbers and make no views: those of a table. What such a kernel finds wrong with shapes and
 // dtypes it says at the first call, since nothing is learned of a call that failed. What it finds
 // wrong with values is raised where the results are needed, as of every recorded operation.
+//
+// On the CPU the kernel runs when its program does. That of a vendor's device is launched then, or
+// captured into the program's graph (vendor_launch.h): the host's time for it is saved when it
+// comes again. Its results are copied to their places, so large ones are not recorded.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/FunctionRef.h>
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "aten/call_schema.h"
@@ -28,7 +34,8 @@ class LearnedCalls {
   // Null for operators that are not in the table.
   static std::unique_ptr<LearnedCalls> of(const c10::OperatorHandle& op);
 
-  explicit LearnedCalls(const c10::OperatorHandle& op);
+  // Whether the CPU's kernel is recorded, and a vendor's.
+  LearnedCalls(const c10::OperatorHandle& op, bool on_host, bool launched);
   ~LearnedCalls();
 
   // Replaces the arguments on the stack by results. `kernel` does that at once; it is called where
@@ -37,8 +44,12 @@ class LearnedCalls {
 
  private:
   struct Table;
+  bool draws(const CallSchema& schema, const torch::jit::Stack& stack) const;
+
   const c10::OperatorHandle op_;
   const char* const name_;
+  const bool on_host_, launched_;
+  std::optional<size_t> dropout_;  // place of its probability among the arguments
   const std::unique_ptr<Table> table_;
 };
 

@@ -30,17 +30,21 @@ Range range_of(const at::Tensor& tensor) {
 TensorShape::TensorShape(const at::Tensor& tensor)
     : sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.dtype()) {}
 
-at::Tensor TensorShape::over(void* memory) const {
+at::Tensor TensorShape::over(void* memory, c10::Device device, c10::DispatchKey key) const {
   c10::Storage storage(c10::Storage::use_byte_size_t(),
                        at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()),
-                       c10::DataPtr(memory, c10::Device(c10::kCPU)), nullptr, false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+                       c10::DataPtr(memory, device), nullptr, false);
+  auto tensor =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, 0);
   return tensor;
 }
 
 void KernelCall::run(std::span<void* const> memory) {
+  compute_by([&] { compute(memory); });
+}
+
+void KernelCall::compute_by(c10::function_ref<void()> function) const {
   using Kind = CallError::Kind;
   // Whoever needs a result may be inside of anything.
   const c10::impl::ForceDispatchKeyGuard plain(
@@ -51,7 +55,7 @@ void KernelCall::run(std::span<void* const> memory) {
     return CallError(std::string(name_) + ": " + error.what_without_backtrace(), kind);
   };
   try {
-    compute(memory);
+    function();
   } catch (const c10::OutOfMemoryError& error) {
     throw failed(error, Kind::out_of_memory);
   } catch (const std::bad_alloc&) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <memory>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "aten/delegate.h"
+#include "aten/delegate_target.h"
 #include "aten/overloads.h"
 #include "aten/past_autograd.h"
 #include "aten/report.h"
@@ -24,7 +26,12 @@ struct TensorShape {
   explicit TensorShape(const at::Tensor& tensor);
   TensorShape(at::IntArrayRef its_sizes, at::IntArrayRef its_strides, caffe2::TypeMeta type)
       : sizes(its_sizes), strides(its_strides), dtype(type) {}
-  at::Tensor over(void* memory) const;  // a CPU tensor, for as long as the memory lives
+  // A tensor of the CPU, or of a target's device, for as long as the memory lives.
+  at::Tensor over(void* memory) const { return over(memory, c10::kCPU, c10::DispatchKey::CPU); }
+  at::Tensor over(void* memory, const DelegateTarget& target) const {
+    return over(memory, target.device, target.key);
+  }
+  at::Tensor over(void* memory, c10::Device device, c10::DispatchKey key) const;
 
   c10::SmallVector<int64_t, 4> sizes, strides;
   caffe2::TypeMeta dtype;
@@ -38,6 +45,8 @@ class KernelCall : public Call {
   void run(std::span<void* const> memory) final;
 
  protected:
+  // Calls what computes, as above.
+  void compute_by(c10::function_ref<void()> function) const;
   virtual void compute(std::span<void* const> memory) = 0;
 
  private:
@@ -65,8 +74,8 @@ class TensorCall final : public KernelCall {
   c10::SmallVector<TensorShape, 4> shapes_;
 };
 
-// Whether calls of torch's become instructions of the device. Those of a vendor's device do not:
-// its kernels are launched on the stream that is current when the user calls them.
+// Whether any calls of torch's may become instructions of the device. Those of a vendor's device are
+// launched on the stream that is current when the user calls them, but for some (learned_call.h).
 bool records_calls(c10::DeviceIndex device);
 
 // Whether a tensor has elements, is of the device, and lies in memory whose instructions can be

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "atlas/device.h"
 
@@ -37,6 +38,8 @@ c10::DeviceAllocator* allocator_of(const DeviceProperties& properties) noexcept 
   }
 }
 
+thread_local bool keeps_idle_memory = false;
+
 // Idle memory is worth giving back from this share of what is free on.
 constexpr size_t kShareOfFree = 4;
 
@@ -45,6 +48,7 @@ constexpr size_t kShareOfFree = 4;
 class IdleMemory final : public c10::FreeMemoryCallback {
  public:
   bool Execute() override {
+    if (keeps_idle_memory) return false;
     for (int index = 0; index < device_count(); ++index) {
       Device* const device = device_if_used(index);
       if (device == nullptr || device->properties().vendor != "cuda") continue;
@@ -79,6 +83,12 @@ bool empty_vendor_cache(const DeviceProperties& properties) noexcept {
   } catch (const std::exception&) {  // a device that cannot be used any more
     return false;
   }
+}
+
+KeepIdleMemory::KeepIdleMemory() noexcept : before_(std::exchange(keeps_idle_memory, true)) {}
+
+KeepIdleMemory::~KeepIdleMemory() {
+  keeps_idle_memory = before_;
 }
 
 void offer_idle_memory() {

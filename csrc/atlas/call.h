@@ -37,6 +37,16 @@ class Call {
   virtual std::optional<Product> product(std::span<void* const> /*memory*/) const {
     return std::nullopt;
   }
+  // Whether it enqueues what it computes on a stream (launch), any number of times; then a queue
+  // that is a stream does not run it.
+  virtual bool is_launched() const noexcept { return false; }
+  // On the stream with this handle, of the same addresses. Where that is captured, `captured` holds
+  // what the captured work needs as long as it may be done. Throws as run() does, and where
+  // such work cannot be captured.
+  virtual void launch(void* /*stream*/, std::span<void* const> /*memory*/,
+                      std::shared_ptr<void>* /*captured*/) {}
+  // Whether it launches the same as another call, of the same addresses.
+  virtual bool is_launched_as(const Call& /*other*/) const noexcept { return false; }
 };
 
 // Elements of a block that lie side by side.

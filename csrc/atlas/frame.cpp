@@ -139,6 +139,16 @@ std::optional<Product> Frame::Pass::product() const {
       {frame_.operands_.data(), frame_.operands_.size()});
 }
 
+const std::shared_ptr<Call>* Frame::Pass::launched() const noexcept {
+  if (batch_->members.empty()) return nullptr;  // what it reads is missing
+  const std::shared_ptr<Call>& body = frame_.program_->bodies[batch_->call];
+  return body->is_launched() ? &body : nullptr;
+}
+
+std::span<void* const> Frame::Pass::addresses() const noexcept {
+  return {frame_.operands_.data(), frame_.operands_.size()};
+}
+
 const Epilogue* Frame::Pass::epilogue() const {
   const auto& all = frame_.plan_->epilogues;
   const auto its = std::ranges::find(all, number_, &Epilogue::call);

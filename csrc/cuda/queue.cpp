@@ -125,6 +125,10 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     Frame::Pass pass(frame, i);
     try {
       if (pass.is_call()) {
+        if (const auto* const call = pass.launched()) {
+          (*call)->launch(stream_, pass.addresses(), nullptr);
+          continue;
+        }
         if (const auto its = pass.product()) {
           if (const auto more = pass.product_with_epilogue(*its); more && product(*more)) {
             pass.note_epilogue();
@@ -175,7 +179,9 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
     for (size_t i = 0; i < count; ++i) {
       if (frame.is_done(i)) continue;
       Frame::Pass pass(frame, i);
-      if (pass.is_call()) {
+      if (const auto* const call = pass.is_call() ? pass.launched() : nullptr) {
+        work->add(*call, pass.addresses());
+      } else if (pass.is_call()) {
         const auto product = pass.product();
         if (!product) return false;
         const auto more = pass.product_with_epilogue(*product);

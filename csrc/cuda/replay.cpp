@@ -45,6 +45,7 @@ void Work::clear() noexcept {
   steps_.clear();
   arguments_.clear();
   products_.clear();
+  calls_.clear();
   tables_.clear();
   table_places_.clear();
 }
@@ -60,15 +61,24 @@ void Work::add(const KernelLaunch& launch, uint64_t tables) {
     const size_t at = first + static_cast<size_t>(std::countr_zero(tables)) * sizeof(Address);
     table_places_.push_back(static_cast<uint32_t>(at));
   }
-  steps_.push_back({launch.function, launch.blocks, launch.threads,
+  steps_.push_back({Kind::kernel, launch.function, launch.blocks, launch.threads,
                     static_cast<uint32_t>(launch.addresses.size()),
                     static_cast<uint32_t>(launch.bytes.size()), static_cast<uint32_t>(first)});
 }
 
 void Work::add(const Product& product) {
   Step step;
+  step.kind = Kind::product;
   step.first = static_cast<uint32_t>(products_.size());
   products_.push_back(product);
+  steps_.push_back(step);
+}
+
+void Work::add(const std::shared_ptr<Call>& call, std::span<void* const> memory) {
+  Step step;
+  step.kind = Kind::call;
+  step.first = static_cast<uint32_t>(calls_.size());
+  calls_.push_back({call, {memory.begin(), memory.end()}});
   steps_.push_back(step);
 }
 
@@ -81,8 +91,12 @@ std::byte* Work::add_tables(size_t bytes, size_t& begin) {
 bool Work::is_like(const Work& other) const noexcept {
   return steps_ == other.steps_ && table_places_ == other.table_places_ &&
          tables_ == other.tables_ &&
-         std::ranges::equal(products_, other.products_,
-                            [](const Product& a, const Product& b) { return tied(a) == tied(b); });
+         std::ranges::equal(
+             products_, other.products_,
+             [](const Product& a, const Product& b) { return tied(a) == tied(b); }) &&
+         std::ranges::equal(calls_, other.calls_, [](const LaunchedCall& a, const LaunchedCall& b) {
+           return a.is_like(b);
+         });
 }
 
 KernelLaunch Work::launch_of(const Step& step) const noexcept {
@@ -117,6 +131,9 @@ uint64_t Work::hash() const noexcept {
       hash.add(memory);
     }
   }
+  for (const LaunchedCall& its : calls_) {
+    for (const void* const memory : its.memory) hash.add(memory);
+  }
   for (size_t i = 0; i + sizeof(uint64_t) <= tables_.size(); i += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, tables_.data() + i, sizeof word);
@@ -140,6 +157,7 @@ Work* Replays::begin(const std::shared_ptr<const Compiled>& compiled) {
     *current_ = {};
     current_->compiled = compiled;
   }
+  if (current_->has_refusing_call) return nullptr;
   if (current_->skipped != 0) {
     --current_->skipped;
     return nullptr;
@@ -217,7 +235,7 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
   }
   if (status != kSuccess) {
     destroy(replay);
-    fail(*compiled, status, what);
+    if (!current_->has_refusing_call) fail(*compiled, status, what);
     return false;
   }
   replays_.push_front(std::move(replay));
@@ -252,11 +270,19 @@ Status Replays::capture(Replay& replay) {
   Work& work = replay.work;
   for (const Work::Step& step : work.steps_) {
     GraphNode node = nullptr;
-    if (step.function == nullptr) {
+    if (step.kind == Work::Kind::product) {
       try {
         if (!products_.enqueue(work.products_[step.first], stream_)) status = kCannotBeCaptured;
       } catch (const std::exception&) {
         status = kCannotBeCaptured;
+      }
+    } else if (step.kind == Work::Kind::call) {
+      const Work::LaunchedCall& its = work.calls_[step.first];
+      try {
+        its.body->launch(stream_, its.memory, &replay.kept.emplace_back());
+      } catch (const std::exception&) {
+        status = kCannotBeCaptured;
+        current_->has_refusing_call = true;
       }
     } else {
       const LaunchNode kernel(work.launch_of(step));
@@ -286,7 +312,7 @@ Status Replays::update(Replay& replay) {
   if (kept.arguments_ == work_.arguments_) return kSuccess;
   for (size_t i = 0; i < kept.steps_.size(); ++i) {
     const Work::Step& step = kept.steps_[i];
-    if (step.function == nullptr) continue;
+    if (step.kind != Work::Kind::kernel) continue;
     const std::span<std::byte> now = work_.arguments_of(step), before = kept.arguments_of(step);
     if (std::ranges::equal(now, before)) continue;
     const LaunchNode kernel(work_.launch_of(step));
@@ -315,6 +341,7 @@ void Replays::destroy(Replay& replay) noexcept {
   if (replay.executable != nullptr) driver_.destroy_executable(replay.executable);
   if (replay.graph != nullptr) driver_.destroy_graph(replay.graph);
   if (replay.tables != 0) driver_.free(replay.tables);  // waits for the device
+  replay.kept.clear();
 }
 
 void Replays::remove(Place place) noexcept {

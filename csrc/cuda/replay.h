@@ -1,10 +1,11 @@
 // Programs that come again as CUDA graphs: one launch for all that a program enqueues.
 //
-// What a program is about to enqueue is written down first (Work). Where the same kernels and
-// products have been written down before, they become a graph: the launches are captured, in their
+// What a program is about to enqueue is written down first (Work). Where the same kernels, products
+// and calls have been written down before, they become a graph: the launches are captured, in their
 // order, on a stream of their own. When the work comes again it is one launch of the graph, and
 // what has changed of the kernels' arguments - addresses, numbers - is set in the graph before. A
-// program whose products or tables have other addresses is another graph, or is launched as it was.
+// program whose products, calls or tables have other addresses is another graph, or is launched as
+// it was.
 //
 // Setting the arguments of a kernel takes a fifth of the time of a launch; so what is worth one
 // launch of a graph is worth the setting of all its kernels.
@@ -21,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "atlas/call.h"
 #include "atlas/product.h"
 #include "atlas/queue.h"
 #include "cuda/driver.h"
@@ -37,6 +39,7 @@ class Work {
   // their beginning, see add_tables().
   void add(const KernelLaunch& launch, uint64_t tables = 0);
   void add(const Product& product);
+  void add(const std::shared_ptr<Call>& call, std::span<void* const> memory);
   // Bytes that a kernel reads on the device, to be written; they begin where it says.
   std::byte* add_tables(size_t bytes, size_t& begin);
 
@@ -45,12 +48,21 @@ class Work {
  private:
   friend class Replays;
 
+  enum class Kind : uint8_t { kernel, product, call };
   struct Step {
-    Function function = nullptr;  // null for a product
+    Kind kind = Kind::kernel;
+    Function function = nullptr;
     unsigned blocks = 0, threads = 0;
     uint32_t addresses = 0, bytes = 0;  // of the arguments
-    uint32_t first = 0;                 // byte of the arguments, or number of the product
+    uint32_t first = 0;                 // byte of the arguments, or number of the product or call
     bool operator==(const Step&) const = default;
+  };
+  struct LaunchedCall {
+    std::shared_ptr<Call> body;
+    std::vector<void*> memory;
+    bool is_like(const LaunchedCall& other) const noexcept {
+      return memory == other.memory && body->is_launched_as(*other.body);
+    }
   };
   std::span<std::byte> arguments_of(const Step& step) noexcept {
     return {arguments_.data() + step.first, step.addresses * sizeof(Address) + step.bytes};
@@ -66,6 +78,7 @@ class Work {
   std::vector<Step> steps_;
   std::vector<std::byte> arguments_;  // of kernels: addresses, then bytes
   std::vector<Product> products_;
+  std::vector<LaunchedCall> calls_;
   std::vector<std::byte> tables_;
   std::vector<uint32_t> table_places_;  // bytes of the arguments, each an Address in the tables
 };
@@ -102,7 +115,8 @@ class Replays {
     uint64_t hash = 0;                         // of the work
     Graph graph = nullptr;
     GraphExecutable executable = nullptr;
-    std::vector<GraphNode> nodes;  // of each step, null for a product
+    std::vector<GraphNode> nodes;             // of each step, null for what is no kernel
+    std::vector<std::shared_ptr<void>> kept;  // what captured calls need
     Address tables = 0;
   };
   using Place = std::list<Replay>::iterator;
@@ -113,6 +127,7 @@ class Replays {
     std::weak_ptr<const Compiled> compiled;
     uint32_t times = 0;
     uint32_t skipped = 0;                         // so many times more it is not looked at
+    bool has_refusing_call = false;               // which cannot be captured
     uint32_t misses = 0;                          // since there was a graph for it
     std::array<uint64_t, 64> seen{};              // hashes of work without a graph, in a ring
     uint32_t seen_last = 0;                       // place of the latest of them
