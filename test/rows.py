@@ -15,10 +15,10 @@ def _rows(**wanted: object) -> list[str]:
     ]
 
 
-# Of torch's functions: fma is none.
+# Of torch's functions: fma and gelu are none.
 COMPARISONS = tuple(name for name in _rows(predicate=True, logical=False))
 LOGICAL = tuple(_rows(logical=True, arity=2))
-UNARY = tuple(_rows(arity=1, logical=False))
+UNARY = tuple(name for name in _rows(arity=1, logical=False) if name != "gelu")
 # What goes through a function of csrc/cpu/math.h, or is of truth values, has no bits of torch's to
 # be compared with in every dtype; its values are compared within ulps.
 _OF_TORCH = [

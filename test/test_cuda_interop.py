@@ -277,6 +277,45 @@ class TestKernelsOfOthers(GpuTestCase):
                 self.assertEqual(y.cpu(), (self.numbers * 2 + 3) * 3)
 
 
+class TestKernelsInPrograms(GpuTestCase):
+    """Torch's kernels that are recorded, and captured when their programs come again."""
+
+    def test_attention_and_embeddings(self):
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(100, 64, device=D)
+        linear = torch.nn.Linear(64, 192, device=D, dtype=torch.bfloat16)
+        tokens = torch.randint(100, (2, 128), device=D)
+
+        def step() -> list[torch.Tensor]:
+            embedding.zero_grad()
+            linear.zero_grad()
+            x = embedding(tokens).bfloat16()
+            heads = (t.view(2, 128, 2, 32).transpose(1, 2) for t in linear(x).chunk(3, -1))
+            out = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+            loss = (out.transpose(1, 2).reshape(2, 128, 64).float() * x.float()).sum()
+            loss.backward()
+            return [loss.detach(), out.detach(), embedding.weight.grad, linear.weight.grad]
+
+        def counts() -> tuple[int, int, int]:
+            torch.hologram.synchronize()
+            stats = torch.hologram.stream_stats()
+            return tuple(stats[f"replays.{name}"] for name in ("launched", "made", "failed"))
+
+        first = [t.cpu() for t in step()]
+        before = counts()
+        for i in range(300):
+            last = step()
+            torch.hologram.flush()
+            if i % 20 == 0:  # what a graph works on is nobody else's
+                torch.cuda.empty_cache()
+                torch.full((8, 1 << 20), 7.0, device="cuda")
+        launched, made, failed = (b - a for a, b in zip(before, counts(), strict=True))
+        self.assertGreater(launched, 50)
+        self.assertEqual(failed, 0)
+        self.assertLess(made, 40)
+        self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
+
+
 class TestGraphs(GpuTestCase):
     def test_work_is_refused(self):
         x = self.on_device + 1

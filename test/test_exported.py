@@ -31,7 +31,7 @@ hologram = torch.hologram
 aten = torch.ops.aten
 N = 999  # a whole number of vectors and a rest
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.int64, torch.bool)
-ROWS_OF_GROUPS = {"fma"}  # no operator of torch's
+ROWS_OF_GROUPS = {"fma", "gelu"}  # no operators of torch's
 # The operators that are several rows, each in its forms. Operands: x, y, a third one, a condition.
 COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
     "addcmul": [lambda x, y, z: torch.addcmul(x, y, z, value=0.3)],

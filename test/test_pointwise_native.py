@@ -108,6 +108,7 @@ OTHER_NATIVE = OVER_ROWS | {
     "_local_scalar_dense",
     "_reshape_alias",
     "as_strided",
+    *("_to_copy", "clone"),  # test_views_and_storage.py
     # Composed for SyncBatchNorm: test_distributed.py.
     *("batch_norm_backward_elemt", "batch_norm_backward_reduce", "batch_norm_elemt"),
     *("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_stats"),

@@ -664,6 +664,67 @@ class TestStorage(HologramTestCase):
         self.assertEqual(views[0].cpu(), torch.arange(6.0).exp()[1:3])
 
 
+# What is copied, and ways to copy it.
+COPIED = {
+    "dense": lambda: torch.randn(3, 4, 5),
+    "transposed": lambda: torch.randn(3, 4, 5).transpose(0, 2),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "with gaps": lambda: torch.randn(6, 8)[::2],
+    "expanded": lambda: torch.randn(3, 1).expand(3, 4),
+    "a number": lambda: torch.tensor(2.5),
+    "empty": lambda: torch.empty(0, 3),
+    "with a conjugate bit": lambda: torch.randn(3, 4, dtype=COMPLEX).conj(),
+}
+COPIES = {
+    "clone": lambda x: x.clone(),
+    "clone, contiguous": lambda x: x.clone(memory_format=torch.contiguous_format),
+    "to, the same": lambda x: x.to(x.dtype, copy=True),
+    "to bfloat16": lambda x: x.to(torch.bfloat16),
+    "to int32": lambda x: x.to(torch.int32),
+    "to float64": lambda x: x.double(),
+    "to complex": lambda x: x.to(COMPLEX),
+    "to bool": lambda x: x.bool(),
+    "to, contiguous": lambda x: x.to(torch.float16, memory_format=torch.contiguous_format),
+}
+
+
+class TestCopies(HologramTestCase):
+    @parametrize("copied", COPIED)
+    @parametrize("how", COPIES)
+    def test_as_on_the_cpu(self, copied, how):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of imaginary parts
+            source = COPIED[copied]()
+            want, have = COPIES[how](source), COPIES[how](source.to("hologram"))
+        self.assertEqual(have.dtype, want.dtype)
+        if copied != "with a conjugate bit":  # which the copy to the device has resolved
+            self.assertEqual(have.stride(), want.stride())
+        self.assertEqual(have.cpu(), want, rtol=0, atol=0)
+
+    def test_one_instruction(self):
+        x = torch.randn(30, 40, device="hologram").t()
+        for copy_of in (torch.clone, torch.Tensor.bfloat16, torch.Tensor.double):
+            torch.hologram.flush()
+            torch.hologram.reset_fallback_report()
+            before = torch.hologram.stream_stats()["recorded"]
+            held = copy_of(x)
+            self.assertEqual(torch.hologram.stream_stats()["recorded"], before + 1)
+            del held
+            rows = torch.hologram.fallback_report().rows
+            self.assertEqual([(row.kind, row.calls) for row in rows], [("native", 1)])
+
+    def test_it_is_another_tensor(self):
+        x = torch.randn(4, 5, device="hologram", requires_grad=True)
+        before = x.detach().cpu()
+        for copy_of in (lambda t: t.clone(), lambda t: t.to(t.dtype, copy=True)):
+            y = copy_of(x)
+            with torch.no_grad():
+                y.add_(1)
+            self.assertEqual(x.detach().cpu(), before, rtol=0, atol=0)
+        (grad,) = torch.autograd.grad(x.clone().bfloat16().float().mul(3).sum(), x)
+        self.assertEqual(grad.cpu(), torch.full((4, 5), 3.0))
+
+
 class TestLarge(HologramTestCase):
     @pytest.mark.host_memory
     def test_offsets_beyond_32_bits(self):
@@ -690,6 +751,7 @@ class TestLarge(HologramTestCase):
 
 
 instantiate_parametrized_tests(TestViews)
+instantiate_parametrized_tests(TestCopies)
 instantiate_parametrized_tests(TestOutGrows)
 
 if __name__ == "__main__":

@@ -156,8 +156,9 @@ def torch_minor() -> str:
 
 def functions_page() -> str:
     """The text of docs/custom-operators.md with the functions that the op table has now."""
-    # fma is no function of torch's.
-    names = sorted(row["name"] for row in torch_hologram._C.op_rows() if row["name"] != "fma")
+    # fma and gelu are no functions of torch's.
+    rows = {row["name"] for row in torch_hologram._C.op_rows()}
+    names = sorted(rows - {"fma", "gelu"})
     item = textwrap.fill(
         "- the functions of the operation table, which are torch's functions of the same name: "
         f"`{' '.join(names)}`. `clamp` takes both bounds.",

@@ -175,13 +175,7 @@ constexpr Composite kThresholdBackward{kNumbers,
                                          b.apply(Op::where, {cut, b.number(0), in[1]});
                                        },
                                        kParameter};
-// x * 0.5 * (1 + erf(x / sqrt 2))
-constexpr Composite kGelu{
-    kReals, [](Builder& b, const View* in) {
-      const View e = b.apply(Op::erf, {b.apply(Op::mul, {in[0], b.number(M_SQRT1_2)})});
-      const View half = b.apply(Op::mul, {in[0], b.number(0.5)});
-      b.apply(Op::mul, {half, b.apply(Op::add, {e, b.number(1)})});
-    }};
+constexpr Composite kGelu{kReals, [](Builder& b, const View* in) { b.apply(Op::gelu, {in[0]}); }};
 constexpr double kBeta = M_SQRT2 * M_2_SQRTPI * 0.5;  // sqrt(2 / pi)
 constexpr double kKappa = 0.044715;
 // tanh(beta * (x + kappa * x^3))

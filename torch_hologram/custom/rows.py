@@ -24,7 +24,7 @@ class Row:
     derivative: tuple[str, ...]  # of each operand; empty where the row has none
 
 
-# fma is left out: torch has no operation to say it with.
+# fma and gelu are left out: torch has no operation to say them with, of that name.
 ROWS = {
     row["name"]: Row(
         row["arity"],
@@ -34,7 +34,7 @@ ROWS = {
         tuple(row["derivative"]),
     )
     for row in _C.op_rows()
-    if row["name"] != "fma"
+    if row["name"] not in ("fma", "gelu")
 }
 
 BINARY: dict[type[ast.operator], str] = {

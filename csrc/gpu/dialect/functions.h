@@ -269,6 +269,17 @@ HG_DEV float hg_exp_bf16(float x) {
 HG_DEV float math_exp_bf16(float x) {
   return hg_fabs(x) < 57.0f ? hg_exp_bf16(x) : hg_exp_of_large(x);
 }
+// With one form of erf for all, which it need not be near 0: as in the table.
+HG_DEV float math_gelu_bf16(float x) {
+  const float a = hg_fabs(x), b = a < 5.75f ? a : 5.75f;
+  const float q = b * hg_polynomial(b, -1.1510501f, -0.45953724f, -0.05217287f, 0.0072987347f,
+                                    -0.00056299596f, 1.40675777e-05f);
+  const float n_bits = q + 12582912.0f;
+  const float f = q - (n_bits - 12582912.0f);
+  const float t = hg_scale_normal(
+      hg_polynomial(f, 1.0f, 0.6931217f, 0.24022034f, 0.05591937f, 0.0096813897f), n_bits);
+  return x * 0.5f * (hg_copysign(1.0f - t, x) + 1.0f);
+}
 HG_DEV float math_sigmoid_bf16(float x) {
   const float a = hg_fabs(x);
   const hg_exp_parts parts = hg_exp_of(-(a > 104.0f ? 104.0f : a));
