@@ -74,8 +74,9 @@ class TensorCall final : public KernelCall {
   c10::SmallVector<TensorShape, 4> shapes_;
 };
 
-// Whether any calls of torch's may become instructions of the device. Those of a vendor's device are
-// launched on the stream that is current when the user calls them, but for some (learned_call.h).
+// Whether any calls of torch's may become instructions of the device. Those of a vendor's device
+// are launched on the stream that is current when the user calls them, but for some
+// (learned_call.h).
 bool records_calls(c10::DeviceIndex device);
 
 // Whether a tensor has elements, is of the device, and lies in memory whose instructions can be
