@@ -363,7 +363,7 @@ def counts():
     return vendor.kernel_launches(), *(stats[name] for name in names)
 
 def settle():
-    for _ in range(12):
+    for _ in range(48):  # until it is recorded, and a graph
         check()
 """
 
@@ -382,7 +382,7 @@ for _ in range(5):
 launched, replayed, failed, flushed = (b - a for a, b in zip(before, counts()))
 assert launched == 0 and replayed == 5 and failed == 0 and flushed == 0
 delegated = {row.operator: row.calls for row in torch.hologram.fallback_report().rows}
-assert delegated["aten::index_select"] >= 17, delegated
+assert delegated["aten::index_select"] >= 53, delegated
 """
         )
 

@@ -87,6 +87,9 @@ const std::unordered_set<std::string>& launchable() {
 
 // Results of theirs are copied to their places.
 constexpr size_t kMostCopied = size_t{8} << 20;
+// What has been asked for less often runs at once: programs that come again are worth it, and
+// libraries plan anew for each thread that calls them.
+constexpr uint32_t kTimesAtOnce = 32;
 
 // Where a tensor is among the arguments: itself, or an item of a list.
 struct Seat {
@@ -141,6 +144,8 @@ struct Results {
   static constexpr int kMostLooks = 4;
   int looks = 1;
   mutable std::atomic<bool> missed = false;
+  // Of a vendor's kernel: how often it was asked for.
+  mutable std::atomic<uint32_t> times = 0;
   bool is_to_be_looked_at() const {
     return missed.load(std::memory_order_relaxed) && looks < kMostLooks;
   }
@@ -608,7 +613,8 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
         results_of(attempt, forms, requests, all.slice(all.size() - op_.schema().returns().size()));
     if (known != nullptr) results->looks = known->looks + 1;
     table_->keep(attempt.words(), std::move(results));
-  } else if (known->recordable) {
+  } else if (known->recordable &&
+             (target_of(attempt.device()).is_cpu() || known->times++ >= kTimesAtOnce)) {
     note_delegated(schema.counter, attempt.device());
     record(name_, op_, attempt, known, stack, schema.argument_count);
   } else {

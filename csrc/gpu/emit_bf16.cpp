@@ -27,16 +27,36 @@ std::string pair_text(bool of_results, const std::string& low, const std::string
 
 }  // namespace
 
-bool Emitter::stays_in_bf16(const Node& node) const {
-  if (type_ != ComputeType::f32 || node.dtype != DType::bf16) return false;
+bool Emitter::takes_bf16(const Node& node) const {
   for (int k = 0; k < op_info(node.op).arity; ++k) {
     if (!is_of_bf16(nodes_[argument_of(node, k)])) return false;
   }
-  return true;
+  return type_ == ComputeType::f32;
 }
 
-bool Emitter::has_bf16_form(const Node& node) const {
-  return op_info(node.op).has(kForBf16) && stays_in_bf16(node);
+bool Emitter::stays_in_bf16(const Node& node) const {
+  return node.dtype == DType::bf16 && takes_bf16(node);
+}
+
+bool Emitter::has_bf16_form(uint16_t i) const {
+  const Node& node = nodes_[i];
+  return op_info(node.op).has(kForBf16) && takes_bf16(node) && becomes_bf16(i);
+}
+
+// Whether all that is made of a value is that it is rounded.
+bool Emitter::becomes_bf16(uint16_t i) const {
+  if (nodes_[i].dtype == DType::bf16) return true;
+  bool is_used = false;
+  for (const Node& node : nodes_) {
+    for (int k = 0; k < arity_of(node); ++k) {
+      if (argument_of(node, k) != i) continue;
+      const bool is_stored = node.kind == NodeKind::store;
+      const DType dtype = is_stored ? steps_.operands[node.b].dtype : node.dtype;
+      if ((!is_stored && node.kind != NodeKind::cast) || dtype != DType::bf16) return false;
+      is_used = true;
+    }
+  }
+  return is_used;
 }
 
 // Whether a result (is_result) is all that becomes bf16.

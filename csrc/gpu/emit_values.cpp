@@ -112,7 +112,7 @@ std::string Emitter::node_text(uint16_t i) {
       break;
     }
     case NodeKind::compute: {
-      if (has_bf16_form(node)) {
+      if (has_bf16_form(i)) {
         x = std::string("math_") + op_info(node.op).name + "_bf16(" + use(node.a) +
             (op_info(node.op).arity > 1 ? ", " + use(node.b) : "") + ")";
         break;

@@ -118,9 +118,11 @@ class Emitter {
   // ---- bf16, two elements at a time (emit_bf16.cpp) ----
 
   // Whether numbers that bf16 has become one, rounded to it.
+  bool takes_bf16(const Node& node) const;
   bool stays_in_bf16(const Node& node) const;
   // Whether a function has a form for that (dialect/functions.h).
-  bool has_bf16_form(const Node& node) const;
+  bool has_bf16_form(uint16_t i) const;
+  bool becomes_bf16(uint16_t i) const;
   bool is_rounded_result(uint16_t i) const;
   // Whether what has been computed in f32 becomes bf16 only where it is stored.
   bool stores_rounded_result(const Node& store) const;

@@ -595,7 +595,11 @@ TEST(gpu_run_functions_of_every_bf16) {
       const DType half = DType::bf16;
       Builder b(ComputeType::f32);
       const uint16_t x = b.load(b.operand(half)), y = b.load(b.operand(half));
-      b.store(op_info(op).arity == 1 ? b.op(op, half, x) : b.op(op, half, x, y), b.operand(half));
+      // Rounded as it is computed, or where it is stored.
+      for (const DType dtype : {half, DType::f32}) {
+        const bool is_unary = op_info(op).arity == 1;
+        b.store(is_unary ? b.op(op, dtype, x) : b.op(op, dtype, x, y), b.operand(half));
+      }
       const uint32_t count = op_info(op).arity == 1 ? 1u << 16 : 1u << 20;
       Scene scene = make_scene(b.group, {count}, random);
       const auto values = [&](size_t operand) {
