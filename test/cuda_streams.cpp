@@ -83,6 +83,9 @@ struct Allocator final : c10::Allocator {
   using Idle = std::pair<void*, size_t>;  // of a stream, of a size
 
   c10::DataPtr allocate(size_t bytes) override {
+    if (failures_.load() > 0 && failures_-- > 0) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "there is no memory");
+    }
     const Idle idle{current_stream(), (bytes + 511) / 512 * 512};
     void* memory = nullptr;
     {
@@ -123,6 +126,7 @@ struct Allocator final : c10::Allocator {
     return bytes;
   }
 
+  std::atomic<int> failures_{0};  // so many requests fail from now on
   std::mutex mutex_;
   std::map<Idle, std::vector<void*>> idle_;
   std::map<void*, Idle> taken_;
@@ -234,6 +238,9 @@ extern "C" void set_device(int64_t index) {
 // The handle of a stream of torch's own.
 extern "C" void set_own(int64_t id, int64_t handle) {
   own_handles.at(static_cast<size_t>(id - kFirstOwn)) = handle;
+}
+extern "C" void fail_allocations(int count) {
+  allocator.failures_ = count;
 }
 extern "C" void refuse_captures(bool on) {
   refuses = on;

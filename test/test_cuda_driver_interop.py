@@ -437,6 +437,53 @@ print("done")
         )
         assert said == "done\n"
 
+    def test_no_memory(self):
+        """What lies idle is given back; an error is that of the result, and nothing is lost."""
+        run_with_streams(
+            CHAIN
+            + """
+vendor.fail_allocations.argtypes = [ctypes.c_int]
+settle()
+before = counts()
+vendor.fail_allocations(1)
+check()
+assert counts()[0] == before[0] + 3
+vendor.fail_allocations(2)
+result = chain(x, index)
+try:
+    result.cpu()
+except torch.OutOfMemoryError as error:
+    assert "index_select: there is no memory" in str(error), error
+else:
+    raise AssertionError
+del result
+check()
+""",
+            HOLOGRAM_REPLAY=0,
+        )
+
+    def test_no_memory_for_a_graph(self):
+        """Then the program is launched kernel by kernel, and is a graph later."""
+        said = run_with_streams(
+            CHAIN
+            + """
+vendor.fail_allocations.argtypes = [ctypes.c_int]
+for _ in range(33):  # the next ones are recorded
+    check()
+for _ in range(12):
+    vendor.fail_allocations(1)
+    check()
+assert counts()[2] > 0
+vendor.fail_allocations(0)
+settle()
+before = counts()
+check()
+assert counts() == (before[0], before[1] + 1, *before[2:])
+print("done")
+"""
+        )
+        self.assertEqual(said, "done\n")
+
     def test_mistakes(self):
         """What is wrong of shapes is said when it is called, and nothing is lost."""
         run_with_streams(

@@ -83,8 +83,8 @@ namespace hologram {
     .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
   X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
-  X(gelu, 1, x * T(0.5) * (math_erf(x * T(0.70710678118654752)) + T(1)),                           \
-    .dtypes = kReal, .flags = kForBf16, .cost = Cost::function)                                    \
+  X(gelu, 1, x * T(0.5) * (math_erf(x * T(0.70710678118654752)) + T(1)), .dtypes = kReal,          \
+    .flags = kForBf16, .cost = Cost::function)                                                     \
   X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \
     .derivative = {"g * cos(x)"})                                                                  \
   X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \

@@ -126,7 +126,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     try {
       if (pass.is_call()) {
         if (const auto* const call = pass.launched()) {
-          (*call)->launch(stream_, pass.addresses(), nullptr);
+          launch(**call, pass.addresses());
           continue;
         }
         if (const auto its = pass.product()) {
@@ -160,6 +160,17 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
   keep(compiled, ticket);
   tidy(released);
   return ticket;
+}
+
+// Memory that others ask for while they launch is what lies idle here, too.
+void Queue::launch(Call& call, std::span<void* const> memory) {
+  try {
+    call.launch(stream_, memory, nullptr);
+  } catch (const CallError& error) {
+    if (error.kind != CallError::Kind::out_of_memory) throw;
+    give_back_idle_();
+    call.launch(stream_, memory, nullptr);
+  }
 }
 
 // A program that has come before as one graph; none, with nothing enqueued, where it is not one.

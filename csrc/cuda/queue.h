@@ -106,6 +106,7 @@ class Queue final : public hologram::Queue {
   std::string name() const;
   template <class F>
   bool with_product(const Product& product, F&& call) const;
+  void launch(Call& call, std::span<void* const> memory);
   void run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings);
   bool captured() const;
   [[noreturn]] void refuse_capture(const std::string& what) const;

@@ -280,9 +280,12 @@ Status Replays::capture(Replay& replay) {
       const Work::LaunchedCall& its = work.calls_[step.first];
       try {
         its.body->launch(stream_, its.memory, &replay.kept.emplace_back());
-      } catch (const std::exception&) {
+      } catch (const std::exception& error) {
         status = kCannotBeCaptured;
-        current_->has_refusing_call = true;
+        const auto* const of_call = dynamic_cast<const CallError*>(&error);
+        // What has no memory now may have some when it comes again.
+        current_->has_refusing_call =
+            of_call == nullptr || of_call->kind != CallError::Kind::out_of_memory;
       }
     } else {
       const LaunchNode kernel(work.launch_of(step));
