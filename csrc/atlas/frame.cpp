@@ -140,7 +140,7 @@ std::optional<Product> Frame::Pass::product() const {
 }
 
 const std::shared_ptr<Call>* Frame::Pass::launched() const noexcept {
-  if (batch_->members.empty()) return nullptr;  // what it reads is missing
+  if (!is_call() || batch_->members.empty()) return nullptr;  // or what it reads is missing
   const std::shared_ptr<Call>& body = frame_.program_->bodies[batch_->call];
   return body->is_launched() ? &body : nullptr;
 }

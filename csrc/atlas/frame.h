@@ -104,7 +104,7 @@ class Frame {
     // that writes. Where the queue computes it, it says so.
     std::optional<Product> product_with_epilogue(const Product& product) const;
     void note_epilogue();
-    // The call, where a queue that is a stream launches it (Call::launch), and its addresses.
+    // The call, if it is one that a queue that is a stream launches (Call::launch); its addresses.
     const std::shared_ptr<Call>* launched() const noexcept;
     std::span<void* const> addresses() const noexcept;
     // What a call touches, for queues that look after order: addresses, bytes, whether it writes.

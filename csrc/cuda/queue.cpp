@@ -124,11 +124,9 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     if (frame.is_done(i)) continue;
     Frame::Pass pass(frame, i);
     try {
-      if (pass.is_call()) {
-        if (const auto* const call = pass.launched()) {
-          launch(**call, pass.addresses());
-          continue;
-        }
+      if (const auto* const call = pass.launched()) {
+        launch(**call, pass.addresses());
+      } else if (pass.is_call()) {
         if (const auto its = pass.product()) {
           if (const auto more = pass.product_with_epilogue(*its); more && product(*more)) {
             pass.note_epilogue();
@@ -190,7 +188,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
     for (size_t i = 0; i < count; ++i) {
       if (frame.is_done(i)) continue;
       Frame::Pass pass(frame, i);
-      if (const auto* const call = pass.is_call() ? pass.launched() : nullptr) {
+      if (const auto* const call = pass.launched()) {
         work->add(*call, pass.addresses());
       } else if (pass.is_call()) {
         const auto product = pass.product();

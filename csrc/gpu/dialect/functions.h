@@ -253,6 +253,7 @@ HG_DEV bool hg_has_order(float x) {
 // Functions of a number that bf16 has, for results that are rounded to it: after that they are
 // those of the functions above, which every such number has been tried for
 // (csrc/test/test_gpu_run.cpp). What keeps a result within 1.5 ulp of a float is left out.
+
 // Of |x| < 57. The polynomial is what a linear program finds between the middles of neighbours. The
 // numbers of the other form leave each of them 2^-18.5 away, and an approximation that has it is
 // within 2^-22 (PTX ISA, ex2.approx.ftz.f32).
