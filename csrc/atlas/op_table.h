@@ -21,7 +21,8 @@ namespace hologram {
 //   sign: of NaN and of -0 it is +0, as torch's.
 //   sqrt: of torch up to 1 ulp off where it goes through MKL.
 //   exp2 to pow: of f64 by the C library.
-//   gelu: recorded by composites.cpp; a row since it has a form for bf16.
+//   gelu: recorded by composites.cpp; a row since it is shorter than by erf. Below -5.7 it is +0,
+//     where torch's is -0.
 //   round: ties to even.
 //   where: x is the condition.
 //   clamp: minimum(maximum(x, y), z) by comparisons; keeps x where it equals a bound (so -0 stays
@@ -83,8 +84,7 @@ namespace hologram {
     .cost = Cost::short_function, .derivative = {"g * (1.0 - r) * r"})                             \
   X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
-  X(gelu, 1, x * T(0.5) * (math_erf(x * T(0.70710678118654752)) + T(1)), .dtypes = kReal,          \
-    .flags = kForBf16, .cost = Cost::function)                                                     \
+  X(gelu, 1, math_gelu(x), .dtypes = kReal, .flags = kForBf16, .cost = Cost::function)             \
   X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \
     .derivative = {"g * cos(x)"})                                                                  \
   X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \

@@ -128,6 +128,19 @@ TEST(math_f32_is_within_an_ulp_and_a_half) {
   }
 }
 
+// In units of the last place of x, as x * (1 + erf(x / sqrt(2))) / 2 of floats is.
+TEST(math_gelu_of_f32) {
+  double worst = 0;
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 0x1001) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    if (!(std::fabs(x) < 1e38f) || std::fabs(x) < 1e-37f) continue;
+    const double wide = x, exact = 0.5 * wide * std::erfc(-wide * std::sqrt(0.5));
+    worst = std::max(worst, std::fabs(math_gelu(x) - exact) / std::fabs(wide) * 0x1p24);
+  }
+  std::printf("  gelu     max %.4f * 2^-24 * |x|\n", worst);
+  CHECK(worst < 2);
+}
+
 TEST(math_pow_and_fma_of_f32) {
   std::mt19937_64 random(11);
   double worst = 0;
@@ -196,6 +209,12 @@ TEST(math_special_values_of_f32) {
   check_value("sigmoid(inf)", math_sigmoid(kInf), 1.f);
   check_value("erf(-0)", math_erf(-0.f), -0.f);
   check_value("erf(-inf)", math_erf(-kInf), -1.f);
+  check_value("gelu(-0)", math_gelu(-0.f), -0.f);
+  check_value("gelu(inf)", math_gelu(kInf), kInf);
+  check_value("gelu(-6)", math_gelu(-6.f), 0.f);
+  check_value("gelu(6)", math_gelu(6.f), 6.f);
+  check_value("gelu(NaN)", math_gelu(kNan), kNan);
+  check_value("gelu(1e-40)", math_gelu(1e-40f), 5e-41f);
   check_value("sin(-0)", math_sin(-0.f), -0.f);
   check_value("sin(inf)", math_sin(kInf), kNan);
   check_value("cos(-inf)", math_cos(-kInf), kNan);

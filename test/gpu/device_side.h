@@ -92,8 +92,9 @@ inline Triple builtin(Role role) {
 }
 
 // The worst that an approximation may give: as far off as it may be, into another number of bf16 if
-// one is there.
+// one is there. Of 0, and what is flushed to it, it is 1 (PTX ISA).
 inline float exp2_within_22_bits(float x) {
+  if (__builtin_fabsf(x) < 1.17549435e-38f) return 1;
   const double exact = __builtin_exp2(static_cast<double>(x)), off = exact / 4194304;  // 2^22
   const auto rounded = [](double y) {
     const float narrow = static_cast<float>(y);
@@ -102,6 +103,14 @@ inline float exp2_within_22_bits(float x) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   };
   return static_cast<float>(rounded(exact + off) != rounded(exact) ? exact + off : exact - off);
+}
+
+// As far off as it may be, to either side.
+inline float reciprocal_within_22_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  const double exact = 1 / static_cast<double>(x), off = exact / 4194304;  // 2^22
+  return static_cast<float>(__builtin_parity(bits) != 0 ? exact + off : exact - off);
 }
 
 inline float widen_f16(uint16_t bits) {

@@ -184,7 +184,7 @@ HG_DEV float hg_large_cos(float x) {
 // 1 / x to 2^-22 of it, of a number that is neither very large nor very small.
 HG_DEV float hg_reciprocal(float x) {
 #if defined(HG_EMULATED)
-  return 1.0f / x;
+  return hgemu::reciprocal_within_22_bits(x);
 #else
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -121,6 +121,10 @@ HG_DEV float hg_trunc(float x) {
 HG_DEV float hg_inverse(float x) {
   return 1.0f / x;
 }
+// To 2^-22 of it, where that would be less to compute.
+HG_DEV float hg_reciprocal(float x) {
+  return hg_inverse(x);
+}
 
 HG_DEV hg_u32 hg_atomic_add(HG_GLOBAL hg_atomic_u32* p, hg_u32 v) {
   return metal::atomic_fetch_add_explicit(p, v, metal::memory_order_relaxed);
