@@ -91,7 +91,7 @@ struct Operand {
 
 enum class NodeKind : uint8_t {
   load,       // a: operand. Converts the operand's dtype to the node's, as torch's Tensor.to does.
-  immediate,  // a: index of the immediate
+  immediate,  // a: index of the immediate; b: whether it is of bf16, and a number that bf16 has
   compute,    // op over values a, b, c (as many as the op has)
   cast,       // a: value of the same compute type; rounds it to the node's dtype
   store,      // a: value, b: operand. Converts as load does. Defines no value.

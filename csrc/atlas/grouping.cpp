@@ -330,7 +330,7 @@ class Grouping {
                 read_now(source));
   }
 
-  static uint16_t immediate(Draft& draft, uint16_t number, DType dtype) {
+  uint16_t immediate(Draft& draft, uint16_t number, DType dtype) const {
     for (size_t i = 0; i < draft.nodes.size(); ++i) {
       const Node& old = draft.nodes[i];
       if (old.kind == NodeKind::immediate && old.dtype == dtype &&
@@ -340,7 +340,8 @@ class Grouping {
     }
     draft.immediates.push_back(number);
     const auto last = static_cast<uint16_t>(draft.immediates.size() - 1);
-    return push(draft, {NodeKind::immediate, Op{}, dtype, last}, kOne);
+    const bool is_held = dtype == DType::bf16 && program_.specials[number] != Special::none;
+    return push(draft, {NodeKind::immediate, Op{}, dtype, last, is_held}, kOne);
   }
 
   // Of a draw, side by side. Where they begin.

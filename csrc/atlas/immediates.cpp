@@ -24,7 +24,11 @@ Special special_of(uint64_t bits, ComputeType compute) noexcept {
                                   : Special::none;
   };
   switch (compute) {
-    case ComputeType::f32: return is_one_of(0, 0x3f80'0000, 0x8000'0000);
+    case ComputeType::f32: {
+      const Special special = is_one_of(0, 0x3f80'0000, 0x8000'0000);
+      if (special != Special::none || (bits & 0xffff) != 0) return special;
+      return (bits & 0x7fff'ffff) <= 0x7f80'0000 ? Special::bf16 : Special::none;
+    }
     case ComputeType::f64: return is_one_of(0, 0x3ff0'0000'0000'0000, uint64_t{1} << 63);
     case ComputeType::i64: break;
   }

@@ -9,8 +9,9 @@ namespace {
 
 // Whether it is a number that bf16 has.
 bool is_of_bf16(const Node& node) {
-  const bool is_held =
-      node.kind == NodeKind::load || node.kind == NodeKind::cast || node.kind == NodeKind::compute;
+  const bool is_held = node.kind == NodeKind::load || node.kind == NodeKind::cast ||
+                       node.kind == NodeKind::compute ||
+                       (node.kind == NodeKind::immediate && node.b != 0);
   return is_held && node.dtype == DType::bf16;
 }
 

@@ -117,7 +117,7 @@ class Taking {
     if (node.kind == NodeKind::immediate) {
       building.piece.immediates.push_back(node.a);
       const auto number = static_cast<uint16_t>(building.piece.group.immediates++);
-      return building.add({NodeKind::immediate, node.op, node.dtype, number});
+      return building.add({NodeKind::immediate, node.op, node.dtype, number, node.b});
     }
     const Place& place = sources_[value];
     const bool scalar =

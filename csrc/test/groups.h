@@ -57,8 +57,11 @@ struct Builder {
     return add({NodeKind::load, Op::add, dtype, operand});
   }
   uint16_t load(uint16_t operand) { return load(operand, group.operands[operand].dtype); }
+  // Of bf16 every other one says that it is a number of it, as random scenes have them all.
   uint16_t immediate(DType dtype) {
-    return add({NodeKind::immediate, Op::add, dtype, static_cast<uint16_t>(group.immediates++)});
+    const auto number = static_cast<uint16_t>(group.immediates++);
+    const bool is_held = dtype == DType::bf16 && number % 2 == 0;
+    return add({NodeKind::immediate, Op::add, dtype, number, is_held});
   }
   uint16_t op(Op op, DType dtype, uint16_t a, uint16_t b = 0, uint16_t c = 0) {
     return add({NodeKind::compute, op, dtype, a, b, c});

@@ -127,6 +127,22 @@ TEST(gpu_text_depends_on_the_group_alone) {
   CHECK_EQ(name_of(other), first.name);
 }
 
+// A number in the program is one of a pair only where it says that bf16 has it.
+TEST(gpu_pairs_have_numbers_of_bf16) {
+  const auto multiplies_pairs = [](bool is_held) {
+    Builder b(ComputeType::f32);
+    const uint16_t x = b.load(b.operand(DType::bf16)), number = b.immediate(DType::bf16);
+    b.group.nodes[number].b = is_held;
+    b.store(b.op(Op::mul, DType::bf16, x, number), b.operand(DType::bf16));
+    Variant variant;
+    variant.vectors = true;
+    const std::string text = emit(split(b.group, false), 0, variant).text;
+    return text.find("= hg_pair_mul(") != std::string::npos;
+  };
+  CHECK(multiplies_pairs(true));
+  CHECK(!multiplies_pairs(false));
+}
+
 TEST(gpu_names_tell_groups_apart) {
   std::set<std::string> names;
   size_t count = 0;

@@ -54,6 +54,23 @@ TEST(window_computes_with_equal_numbers_once) {
 
 namespace {
 
+// Groups know which numbers bf16 has: others are other programs, whatever came before.
+bool is_of_bf16(Stream& s, DType dtype, float value) {
+  auto* x = s.filled({1, -2, 3});
+  auto* y = s.make(3);
+  s.window.start_capture();
+  s.window.record(binary(Op::mul, 3, dense(y, dtype), dense(x, dtype), number(value), dtype));
+  s.window.flush(FlushReason::user);
+  drop(x);
+  drop(y);
+  const auto flushed = s.window.end_capture();
+  bool is_held = false;
+  for (const Node& node : flushed.front().plan.batches.front().group.nodes) {
+    is_held = is_held || (node.kind == NodeKind::immediate && node.b != 0);
+  }
+  return is_held;
+}
+
 // What a program holds of a number.
 using Held = std::pair<uint64_t, Special>;
 
@@ -62,7 +79,9 @@ Held held_float(uint64_t bits) {
   const T x = std::bit_cast<T>(static_cast<Bits>(bits));
   if (x != x) return {std::bit_cast<Bits>(std::numeric_limits<T>::quiet_NaN()), Special::none};
   if (x == 0) return {bits, std::signbit(x) ? Special::negative_zero : Special::zero};
-  return {bits, x == 1 ? Special::one : x == -1 ? Special::minus_one : Special::none};
+  if (x == 1 || x == -1) return {bits, x == 1 ? Special::one : Special::minus_one};
+  const bool is_short = sizeof(T) == sizeof(float) && (bits & 0xffff) == 0;
+  return {bits, is_short ? Special::bf16 : Special::none};
 }
 
 struct Number {
@@ -121,6 +140,20 @@ std::vector<Number> many_numbers(std::mt19937& random) {
 }
 
 }  // namespace
+
+TEST(window_says_which_numbers_bf16_has) {
+  Stream s;
+  const float inf = std::numeric_limits<float>::infinity();
+  for (int round = 0; round < 2; ++round) {
+    for (const float x : {0.f, -0.f, 1.f, -1.f, 0.5f, -3.f, 0x1.fep7f, inf, 0x1p-133f}) {
+      CHECK(x == 1.f || is_of_bf16(s, DType::bf16, x));  // times one is nothing to compute
+      CHECK(!is_of_bf16(s, DType::f32, x));
+    }
+    for (const float x : {0.1f, 0x1.ff8p7f, 1e-40f, std::numeric_limits<float>::quiet_NaN()}) {
+      CHECK(!is_of_bf16(s, DType::bf16, x));
+    }
+  }
+}
 
 TEST(window_holds_each_number_of_a_program_once) {
   Stream s;
