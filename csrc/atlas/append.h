@@ -94,8 +94,7 @@ inline uint16_t OpenProgram::space_of(const View& view, const Operands& operands
 }
 
 inline Source OpenProgram::immediate_of(uint64_t bits, DType dtype) {
-  const ComputeType compute = compute_type_of(dtype);
-  return static_cast<Source>(kImmediate | immediates_.find_or_add(program, bits, compute));
+  return static_cast<Source>(kImmediate | immediates_.find_or_add(program, bits, dtype));
 }
 
 [[gnu::always_inline]] inline void OpenProgram::append(const Operands& operands, uint64_t number) {

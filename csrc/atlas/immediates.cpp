@@ -1,5 +1,7 @@
 #include "atlas/immediates.h"
 
+#include "atlas/canonicalise.h"
+
 namespace hologram {
 namespace {
 
@@ -15,7 +17,7 @@ uint64_t default_nan(uint64_t bits, ComputeType compute) noexcept {
   return bits;
 }
 
-Special special_of(uint64_t bits, ComputeType compute) noexcept {
+Special special_of(uint64_t bits, DType dtype) noexcept {
   const auto is_one_of = [&](uint64_t zero, uint64_t one, uint64_t sign) {
     return bits == zero           ? Special::zero
            : bits == one          ? Special::one
@@ -23,11 +25,12 @@ Special special_of(uint64_t bits, ComputeType compute) noexcept {
            : bits == (sign | one) ? Special::minus_one
                                   : Special::none;
   };
-  switch (compute) {
+  switch (compute_type_of(dtype)) {
     case ComputeType::f32: {
       const Special special = is_one_of(0, 0x3f80'0000, 0x8000'0000);
-      if (special != Special::none || (bits & 0xffff) != 0) return special;
-      return (bits & 0x7fff'ffff) <= 0x7f80'0000 ? Special::bf16 : Special::none;
+      const bool is_nan = (bits & 0x7fff'ffff) > 0x7f80'0000;
+      const bool is_held = dtype == DType::bf16 && (bits & 0xffff) == 0 && !is_nan;
+      return special == Special::none && is_held ? Special::bf16 : special;
     }
     case ComputeType::f64: return is_one_of(0, 0x3ff0'0000'0000'0000, uint64_t{1} << 63);
     case ComputeType::i64: break;
@@ -37,10 +40,10 @@ Special special_of(uint64_t bits, ComputeType compute) noexcept {
 
 }  // namespace
 
-uint16_t Immediates::find_or_add(Program& program, uint64_t bits, ComputeType compute) {
-  bits = default_nan(bits, compute);
-  // Equal bits of two compute types are two values where only one of them is special.
-  const Special special = special_of(bits, compute);
+uint16_t Immediates::find_or_add(Program& program, uint64_t bits, DType dtype) {
+  bits = default_nan(bits, compute_type_of(dtype));
+  // Equal bits of two dtypes are two values where only one of them is special.
+  const Special special = special_of(bits, dtype);
   uint16_t& newest = newest_[bits * 0x9e3779b97f4a7c15u >> 56];
   const size_t count = program.immediates.size();
   for (uint16_t i = newest; i < count; i = before_[i]) {

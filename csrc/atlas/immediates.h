@@ -11,9 +11,9 @@ namespace hologram {
 
 class Immediates {
  public:
-  // The number of an immediate with these bits of the compute type, which a NaN loses: there is
-  // one of each. Needs capacity in the program's columns and here.
-  uint16_t find_or_add(Program& program, uint64_t bits, ComputeType compute);
+  // The number of an immediate with these bits of the dtype's compute type, which a NaN loses:
+  // there is one of each. Needs capacity in the program's columns and here.
+  uint16_t find_or_add(Program& program, uint64_t bits, DType dtype);
 
   // The number of another immediate, of these very bits, of which nobody may know anything.
   uint16_t add(Program& program, uint64_t bits);

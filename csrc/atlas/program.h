@@ -123,7 +123,7 @@ struct AccessKey {
 static_assert(sizeof(AccessKey) == 8);
 
 // What the canonicaliser may know of an immediate. By its bits: -0 is not 0. bf16: another number
-// of f32 that bf16 has.
+// that bf16 has, of an instruction of that dtype.
 enum class Special : uint8_t { none, zero, negative_zero, one, minus_one, bf16 };
 
 // A block that the program touches.

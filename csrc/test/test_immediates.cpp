@@ -79,9 +79,7 @@ Held held_float(uint64_t bits) {
   const T x = std::bit_cast<T>(static_cast<Bits>(bits));
   if (x != x) return {std::bit_cast<Bits>(std::numeric_limits<T>::quiet_NaN()), Special::none};
   if (x == 0) return {bits, std::signbit(x) ? Special::negative_zero : Special::zero};
-  if (x == 1 || x == -1) return {bits, x == 1 ? Special::one : Special::minus_one};
-  const bool is_short = sizeof(T) == sizeof(float) && (bits & 0xffff) == 0;
-  return {bits, is_short ? Special::bf16 : Special::none};
+  return {bits, x == 1 ? Special::one : x == -1 ? Special::minus_one : Special::none};
 }
 
 struct Number {
