@@ -11,12 +11,13 @@ import functools
 import itertools
 import operator
 import re
+import time
 import warnings
 
 import numpy
 import pytest
 import torch
-from common import DELEGATED, GPUS, HologramTestCase, as_torch
+from common import CUDA_KERNELS, DELEGATED, GPUS, HologramTestCase, as_torch
 from rows import ROWS
 from rows import SAME_BITS_BINARY as BINARY
 from rows import SAME_BITS_UNARY as UNARY
@@ -389,6 +390,37 @@ class TestBits(PointwiseTestCase):
                 self.assert_native(call)
 
 
+# Functions that have a form of their own where numbers of bfloat16 become such.
+FORMS_FOR_BFLOAT16 = {
+    "cos": torch.cos,
+    "exp": torch.exp,
+    "gelu": torch.nn.functional.gelu,
+    "sigmoid": torch.sigmoid,
+    "sin": torch.sin,
+    "tanh": torch.tanh,
+}
+
+
+class TestEveryBfloat16(HologramTestCase):
+    @parametrize("name", FORMS_FOR_BFLOAT16)
+    def test_is_the_function_of_float32_rounded(self, name):
+        function = FORMS_FOR_BFLOAT16[name]
+        bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+        x = bits.view(torch.bfloat16).to("hologram")
+        wide = x.float()
+        torch.hologram.synchronize()  # or the function would be known to be of bfloat16
+        expected = function(wide).cpu().to(torch.bfloat16)
+        # Those forms are in kernels that are compiled meanwhile, where a GPU's compiler is there.
+        for attempt in range(20 if CUDA_KERNELS else 1):
+            if attempt > 0:
+                time.sleep(0.1)
+            torch.hologram.reset_stream_stats()
+            self.assertEqual(function(x).cpu(), expected, rtol=0, atol=0, equal_nan=True)
+            stats = torch.hologram.stream_stats()
+            if stats.get("groups.pieces", 0) + stats.get("groups.cold", 0) == 0:
+                break
+
+
 class TestShapes(PointwiseTestCase):
     @parametrize("row", BINARY)
     def test_broadcasting(self, row):
@@ -740,6 +772,7 @@ class TestGradients(PointwiseTestCase):
 
 instantiate_parametrized_tests(TestIntegers)
 instantiate_parametrized_tests(TestBits)
+instantiate_parametrized_tests(TestEveryBfloat16)
 instantiate_parametrized_tests(TestShapes)
 instantiate_parametrized_tests(TestScalars)
 instantiate_parametrized_tests(TestOverlap)
