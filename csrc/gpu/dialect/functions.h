@@ -300,8 +300,8 @@ HG_DEV float math_sigmoid_bf16(float x) {
   return (x < 0.0f ? e : 1.0f) * hg_inverse(1.0f + e);
 }
 // x * P(x^2) / Q(x^2), of degree 2 and within 2^-17 of it, and 1 from 3.5 on, as bf16 has it. The
-// form x * (k + (a * w + b) / (w^2 + c)), where w is x^2 and a number, has the fewest steps. An
-// inverse that is 2^-18 off changes no result.
+// form x * (k + (a * w + b) / (w^2 + c)), where w is x^2 and a number, has the fewest steps. No
+// result changes where the inverse is off by 2^-22, to either side.
 HG_DEV float math_tanh_bf16(float x) {
   const float a = hg_fabs(x), b = a > 3.5f ? 3.5f : a, w = hg_fma(b, b, 15.460883f);
   const float inverse = hg_reciprocal(hg_fma(w, w, -168.76904f));
