@@ -13,6 +13,8 @@ namespace hologram::gpu {
 namespace {
 
 constexpr const char* kPlaceholder = "hg_@";
+// Of two operands, a vector each: a thread that loads more has enough on its way.
+constexpr size_t kFewLoadedBytes = 32;
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
@@ -28,7 +30,8 @@ std::string field(size_t at) {
 
 }  // namespace
 
-Emitter::Emitter(const Steps& steps, const Step& step, const Variant& variant, unsigned vector)
+Emitter::Emitter(const Steps& steps, const Step& step, const Variant& variant, unsigned vector,
+                 unsigned vectors)
     : steps_(steps),
       step_(step),
       nodes_(step.nodes),
@@ -39,6 +42,9 @@ Emitter::Emitter(const Steps& steps, const Step& step, const Variant& variant, u
       spreads_(spreads_of(nodes_, steps.operands, steps.structured)),
       turns_(turns_of(nodes_)) {
   kernel_.vector = vector;
+  kernel_.vectors = vectors;
+  if (vectors > 1) kernel_.threads = kVectorThreads;
+  if (is_bounded()) kernel_.threads = kRowThreads;
   kernel_.needs_f64 = type_ == ComputeType::f64;
 }
 
@@ -154,20 +160,26 @@ std::string Emitter::type_of(const Buffer& its) const {
 unsigned Emitter::most_of_block() const {
   if (variant_.joins) return 0;
   switch (step_.skeleton) {
-    case Skeleton::rows: return is_warp() ? kMostThreads : most_threads(step_, type_);
+    case Skeleton::rows:
+      return kernel_.threads != 0 ? kernel_.threads
+             : is_warp()          ? kMostThreads
+                                  : most_threads(step_, type_);
     case Skeleton::classes:
     case Skeleton::fold_down: return kMostThreads;
     default: return 0;
   }
 }
 
+bool Emitter::is_bounded() const {
+  return step_.skeleton == Skeleton::rows && is_warp() && !variant_.several && !variant_.joins &&
+         type_ == ComputeType::f32 && nodes_of(nodes_, NodeKind::random).empty();
+}
+
 // What a processor is to have room for, which bounds a thread's registers: with too few threads
 // nobody loads while the others compute. 1: as many registers as it likes.
 unsigned Emitter::blocks_at_once() const {
-  const bool is_bounded = step_.skeleton == Skeleton::rows && is_warp() && !variant_.several &&
-                          type_ == ComputeType::f32 && nodes_of(nodes_, NodeKind::random).empty();
-  if (!is_bounded) return 1;
-  return is_two_ ? 4 : 3;
+  if (!is_bounded()) return 1;
+  return is_two_ ? 16 : 14;
 }
 
 // A kernel whose arguments lie in the rows of a table, under the names that the body has for them.
@@ -260,9 +272,25 @@ unsigned vector_of(const Steps& steps, size_t step) {
   return least == 0 ? 1 : static_cast<unsigned>(std::min(16 / least, 32 / most));
 }
 
+unsigned vectors_of(const Steps& steps, size_t step, const Variant& variant) {
+  const Step& its = steps.list[step];
+  const unsigned vector = vector_of(steps, step);
+  if (vector == 1 || !variant.vectors || variant.many || steps.structured) return 1;
+  std::vector<uint16_t> loaded;
+  size_t bytes = 0;
+  for (const Node& node : its.nodes) {
+    if (node.kind == NodeKind::random || node.kind == NodeKind::position) return 1;
+    if (node.kind != NodeKind::load || steps.operands[node.a].layout != Layout::dense) continue;
+    if (std::ranges::find(loaded, node.a) != loaded.end()) continue;
+    loaded.push_back(node.a);
+    bytes += vector * dtype_size(steps.operands[node.a].dtype);
+  }
+  return 0 < bytes && bytes <= kFewLoadedBytes ? 2 : 1;
+}
+
 Kernel emit(const Steps& steps, size_t step, const Variant& variant) {
   const unsigned vector = variant.vectors ? vector_of(steps, step) : 1;
-  return Emitter(steps, steps.list[step], variant, vector).run();
+  return Emitter(steps, steps.list[step], variant, vector, vectors_of(steps, step, variant)).run();
 }
 
 std::string library_text(std::span<const Kernel* const> kernels) {

@@ -36,6 +36,11 @@ struct Variant {
 
 inline constexpr unsigned kWarp = 32;          // threads
 inline constexpr unsigned kMostThreads = 256;  // of a block that is not for a row
+// Of a block whose warps have a row each, and of one whose threads have several vectors each: small
+// ones, so that a processor has room for more of their threads, and for the next as soon as a few
+// are done.
+inline constexpr unsigned kRowThreads = 64;
+inline constexpr unsigned kVectorThreads = 128;
 // Of a block for a row: functions of f64 take twice the registers, and so do normal draws.
 constexpr unsigned most_threads(ComputeType type) {
   return type == ComputeType::f64 ? 512 : 1024;
@@ -95,7 +100,9 @@ struct Kernel {
   std::vector<Op> ops;                // that it has
   std::vector<Buffer> buffers;        // the argument after them is the parameters
   std::vector<Parameter> parameters;  // one after another, as they are aligned
-  unsigned vector = 1;                // elements of a thread of `elements`
+  unsigned vector = 1;                // elements that a thread of `elements` has side by side
+  unsigned vectors = 1;               // of these that it has, as far apart as a block is wide
+  unsigned threads = 0;               // of a block; 0: of any
   bool needs_f64 = false;
   // Of many tensors: its arguments are a table in device memory and the number of rows there, of 32
   // bits. A row has, for a tensor, the address of each buffer and the first of its blocks, 64 bits
@@ -128,5 +135,8 @@ inline std::string library_text(const Kernel& kernel) {
 // Elements of a vector: 16 bytes of the narrowest operand, up to 32 of the widest. 1: there are no
 // vectors.
 unsigned vector_of(const Steps& steps, size_t step);
+// Vectors of a thread. Two where it loads little: a single load of 16 bytes on its way for each
+// thread is not enough to keep the memory busy.
+unsigned vectors_of(const Steps& steps, size_t step, const Variant& variant);
 
 }  // namespace hologram::gpu

@@ -30,15 +30,19 @@ void Emitter::elements() {
 }
 
 void Emitter::elements_prologue() {
-  std::string text = thread_text();
-  if (kernel_.vector == 1) {
-    text += return_text("t") + "  const " + index_ + " e = t;\n";
+  std::string text;
+  const std::string threads = threads_text(), vector = number(kernel_.vector) + "u";
+  if (kernel_.vectors > 1) {
+    const std::string block = "HG_BDIM * " + number(kernel_.vectors) + "u";
+    const std::string last = "HG_BDIM * " + number(kernel_.vectors - 1) + "u";
+    text += "  const " + index_ + " first = " + index_ + "(HG_BID) * (" + block + ") + HG_LID;\n";
+    text += "  const bool is_whole = (first + " + last + ") * " + vector + " + " + vector +
+            " <= " + threads + ";\n";
+  } else if (kernel_.vector == 1) {
+    text += thread_text() + return_text("t") + "  const " + index_ + " e = t;\n";
   } else {
-    const std::string vector = number(kernel_.vector) + "u";
-    text += "  const " + index_ + " e0 = t * " + vector + ";\n" + return_text("e0");
-    const std::string threads = parameter(Parameter::Kind::threads);
-    text += "  const hg_u32 left = " + threads + " - e0 < " + vector + " ? hg_u32(" + threads +
-            " - e0) : " + vector + ";\n";
+    text += thread_text() + "  const " + index_ + " e0 = t * " + vector + ";\n";
+    text += return_text("e0") + "  const hg_u32 left = " + left_text() + ";\n";
   }
   const std::string e = kernel_.vector == 1 ? "e" : "e0", c = kernel_.vector == 1 ? "c" : "c0";
   if (steps_.structured && !has_columns(step_.domain)) {
@@ -56,7 +60,31 @@ void Emitter::elements_prologue() {
   body_ = text + body_;
 }
 
+std::string Emitter::left_text() {
+  const std::string vector = number(kernel_.vector) + "u", left = threads_text() + " - e0";
+  return left + " < " + vector + " ? hg_u32(" + left + ") : " + vector;
+}
+
+void Emitter::open_vectors() {
+  line("HG_UNROLL");
+  open("for (hg_u32 u = 0; u < " + number(kernel_.vectors) + "u; ++u)");
+  line("const " + index_ + " e0 = (first + u * HG_BDIM) * " + number(kernel_.vector) + "u;");
+}
+
+void Emitter::each_few(const std::vector<uint16_t>& operands, const std::string& what,
+                       const std::string& rest) {
+  const bool stores = what.starts_with("hg_store");
+  for (const uint16_t which : operands) {
+    const std::string place = operand(which) + " + (" + first_place(which) + ")";
+    line(what + "(" +
+         (stores ? place + ", y" + operand(which)
+                 : "x" + operand(which) + of_vector() + ", " + place) +
+         rest + ");");
+  }
+}
+
 void Emitter::vectors(const std::vector<bool>& needed) {
+  const bool several = kernel_.vectors > 1;
   const std::string vector = number(kernel_.vector) + "u";
   std::vector<uint16_t> in, out;
   for (uint16_t i = 0; i < nodes_.size(); ++i) {
@@ -66,24 +94,39 @@ void Emitter::vectors(const std::vector<bool>& needed) {
   }
   std::ranges::stable_sort(in);
   in.erase(std::unique(in.begin(), in.end()), in.end());
-  const auto declare = [&](const std::string& name, uint16_t which) {
+  const auto declare = [&](const std::string& name, uint16_t which, const std::string& count) {
     line("hg_few<" + type_text(steps_.operands[which].dtype) + ", " + vector + "> " + name +
-         operand(which) + ";");
+         operand(which) + count + ";");
   };
-  for (const uint16_t which : in) declare("x", which);
-  for (const uint16_t which : out) declare("y", which);
-  if (!in.empty()) {
-    open("if (left == " + vector + ")");
-    for (const uint16_t which : in) {
-      line("hg_load_few(x" + operand(which) + ", " + operand(which) + " + (" + first_place(which) +
-           "));");
-    }
+  const std::string count = several ? "[" + number(kernel_.vectors) + "]" : "";
+  for (const uint16_t which : in) declare("x", which, count);
+  if (several) {
+    // All that a thread loads is on its way before anything is stored, which may be the same
+    // memory.
+    open("if (is_whole)");
+    open_vectors();
+    each_few(in, "hg_load_few", "");
+    close();
     close();
     open("else");
-    for (const uint16_t which : in) {
-      line("hg_load_part(x" + operand(which) + ", " + operand(which) + " + (" + first_place(which) +
-           "), left);");
-    }
+    open_vectors();
+    open("if (e0 < " + threads_text() + ")");
+    line("const hg_u32 left = " + left_text() + ";");
+    each_few(in, "hg_load_part", ", left");
+    close();
+    close();
+    close();
+    open_vectors();
+    line("if (!is_whole && e0 >= " + threads_text() + ") return;");
+    line("const hg_u32 left = is_whole ? " + vector + " : " + left_text() + ";");
+  }
+  for (const uint16_t which : out) declare("y", which, "");
+  if (!several && !in.empty()) {
+    open("if (left == " + vector + ")");
+    each_few(in, "hg_load_few", "");
+    close();
+    open("else");
+    each_few(in, "hg_load_part", ", left");
     close();
   }
   emit_words(needed);
@@ -97,17 +140,12 @@ void Emitter::vectors(const std::vector<bool>& needed) {
   is_of_two_ = false;
   close_each_element(begin, before);
   open("if (left == " + vector + ")");
-  for (const uint16_t which : out) {
-    line("hg_store_few(" + operand(which) + " + (" + first_place(which) + "), y" + operand(which) +
-         ");");
-  }
+  each_few(out, "hg_store_few", "");
   close();
   open("else");
-  for (const uint16_t which : out) {
-    line("hg_store_part(" + operand(which) + " + (" + first_place(which) + "), y" + operand(which) +
-         ", left);");
-  }
+  each_few(out, "hg_store_part", ", left");
   close();
+  if (several) close();
 }
 
 void Emitter::each_element(unsigned count) {

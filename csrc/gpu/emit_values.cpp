@@ -98,7 +98,7 @@ void Emitter::emit_words(const std::vector<bool>& needed) {
 std::string Emitter::few_of(uint16_t i) {
   const uint16_t which = nodes_[i].a;
   if (has_neighbours_ && is_of_elements(i)) return "x" + operand(which) + "[u]";
-  return in_vectors(which) ? "x" + operand(which) : "";
+  return in_vectors(which) ? "x" + operand(which) + of_vector() : "";
 }
 
 std::string Emitter::node_text(uint16_t i) {

@@ -22,7 +22,8 @@ inline std::string number(uint64_t n) {
 
 class Emitter {
  public:
-  Emitter(const Steps& steps, const Step& step, const Variant& variant, unsigned vector);
+  Emitter(const Steps& steps, const Step& step, const Variant& variant, unsigned vector,
+          unsigned vectors);
 
   Kernel run();
 
@@ -149,6 +150,15 @@ class Emitter {
   void elements();
   void elements_prologue();
   void vectors(const std::vector<bool>& needed);
+  // A line for each operand: `what` moves its vector, `rest` comes behind the place.
+  void each_few(const std::vector<uint16_t>& operands, const std::string& what,
+                const std::string& rest);
+  // Where a thread has several vectors, what follows is for each of them.
+  void open_vectors();
+  std::string of_vector() const { return kernel_.vectors > 1 ? "[u]" : ""; }
+  // How many elements a vector has that there are, if there is one.
+  std::string left_text();
+  std::string threads_text() { return parameter(Parameter::Kind::threads); }
   // Of so many of a thread's; unrolled, so that the elements stay in registers.
   void each_element(unsigned count);
   // Ends it. What its body needs of places goes to `begin`, where `before` was needed.
@@ -243,6 +253,8 @@ class Emitter {
   bool is_written(const Buffer& its) const;
   std::string type_of(const Buffer& its) const;
   unsigned most_of_block() const;
+  // Whether a thread's registers are bounded, in blocks of kRowThreads.
+  bool is_bounded() const;
   unsigned blocks_at_once() const;
   std::string of_many();
   void order_parameters();

@@ -142,9 +142,9 @@ class Planning {
   // That leave no processor of a large GPU long without work, where threads have much of it.
   int64_t full_threads() const { return 4 * target_.enough_threads; }
 
-  // So many threads, in blocks of the usual size.
-  void spread_threads(Work& work, int64_t threads) const {
-    const int64_t most = target_.threads / kWarp;
+  // So many threads, in blocks of the usual size, or of the kernel's own.
+  void spread_threads(Work& work, int64_t threads, unsigned own = 0) const {
+    const int64_t most = (own != 0 ? std::min(own, target_.threads) : target_.threads) / kWarp;
     const int64_t warps = many_ ? most : std::min(divided_up(threads, kWarp), most);
     work.block = kWarp * static_cast<unsigned>(warps);
     work.blocks = divided_up(threads, work.block);
@@ -183,7 +183,8 @@ class Planning {
       work.threads = spread_count(its.domain, {binding_.planes, binding_.rows, binding_.columns});
       if ((its.domain & kMiddle) != 0) work.rows = binding_.rows;
     }
-    spread_threads(work, divided_up(work.threads, vector));
+    const Kernel& kernel = code_.kernel(steps_, step, variant);
+    spread_threads(work, divided_up(work.threads, vector * kernel.vectors), kernel.threads);
     add(step, variant, work);
   }
 
@@ -202,7 +203,7 @@ class Planning {
       work.block = kWarp * static_cast<unsigned>(std::min(classes_of_row(), most));
       work.blocks = row_count();
     } else {
-      spread_threads(work, row_count() * kWarp);
+      spread_threads(work, row_count() * kWarp, code_.kernel(steps_, step, variant).threads);
     }
     add(step, variant, work);
   }

@@ -271,11 +271,12 @@ TEST(gpu_launches_have_exact_grids) {
           code.launches(bind(aligned ? addresses : unaligned, count, &immediate)).list;
       CHECK_EQ(launches.size(), size_t{1});
       const Launch& launch = launches[0];
-      const int64_t vector = launch.kernel->vector;
-      CHECK_EQ(vector, aligned ? 4 : 1);
-      const int64_t needed = (count + vector - 1) / vector;
+      CHECK_EQ(launch.kernel->vector, aligned ? 4u : 1u);
+      CHECK_EQ(launch.kernel->vectors, aligned ? 2u : 1u);
+      const int64_t of_thread = launch.kernel->vector * launch.kernel->vectors;
+      const int64_t needed = (count + of_thread - 1) / of_thread;
       CHECK_EQ(launch.threads % 32, 0u);
-      CHECK(launch.threads <= 256);
+      CHECK(launch.threads <= (aligned ? kVectorThreads : kMostThreads));
       const auto threads = static_cast<int64_t>(launch.blocks) * launch.threads;
       CHECK(threads >= needed && threads - launch.threads < needed);
       CHECK_EQ(launch.arguments.size(), size_t{3});
@@ -338,11 +339,11 @@ TEST(gpu_launches_of_rows_choose_threads) {
   const auto of = [&](test::Shape shape) { return code.launches(bind_rows(addresses, shape)); };
   const Launches many = of({1, 40000, 300});
   CHECK_EQ(many.list.size(), size_t{1});
-  CHECK_EQ(many.list[0].threads, 256u);
-  CHECK_EQ(many.list[0].blocks, 5000u);
+  CHECK_EQ(many.list[0].threads, kRowThreads);
+  CHECK_EQ(many.list[0].blocks, 20000u);
   const Launches few = of({2, 50, 1000});
-  CHECK_EQ(few.list[0].threads, 256u);
-  CHECK_EQ(few.list[0].blocks, 13u);
+  CHECK_EQ(few.list[0].threads, kRowThreads);
+  CHECK_EQ(few.list[0].blocks, 50u);
   const Launches longer = of({1, 100, 7000});  // a block for each, of three classes
   CHECK_EQ(longer.list[0].threads, 96u);
   CHECK_EQ(longer.list[0].blocks, 100u);
