@@ -1,6 +1,7 @@
 #include "cuda/memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 
 #include "atlas/backend.h"
@@ -29,11 +30,48 @@ Address allocate(size_t bytes) {
   return memory;
 }
 
+// 0 where there is none.
+Address Segments::allocate_small() {
+  const std::lock_guard lock(mutex_);
+  constexpr Slots kAll = (Slots{1} << kSlots) - 1;
+  auto found = std::ranges::find_if(shared_, [](const auto& its) { return its.second != kAll; });
+  if (found == shared_.end()) {
+    Address memory = 0;
+    if (driver().allocate(&memory, kSlots * kSegmentAlignment) != kSuccess) return 0;
+    if (memory % kSegmentAlignment != 0) {
+      driver().free(memory);
+      return 0;
+    }
+    found = shared_.emplace(memory, Slots{0}).first;
+  }
+  const int slot = std::countr_one(found->second);
+  found->second |= Slots{1} << slot;
+  return found->first + static_cast<size_t>(slot) * kSegmentAlignment;
+}
+
+bool Segments::free_small(Address segment) {
+  const std::lock_guard lock(mutex_);
+  auto found = shared_.upper_bound(segment);
+  if (found == shared_.begin()) return false;
+  --found;
+  const size_t slot = (segment - found->first) / kSegmentAlignment;
+  if (slot >= kSlots) return false;
+  found->second &= ~(Slots{1} << slot);
+  if (found->second == 0) {
+    driver().free(found->first);
+    shared_.erase(found);
+  }
+  return true;
+}
+
 // The driver gives memory from 1 MiB on in pages of 2 MiB. Where it does not, a segment begins
 // later than its memory.
 void* Segments::allocate(size_t bytes) noexcept {
   try {
     const ContextGuard guard(gpu_);
+    if (bytes == kSegmentAlignment) {
+      if (const Address small = allocate_small(); small != 0) return reinterpret_cast<void*>(small);
+    }
     const size_t alignment = bytes >= kLargeAlignment ? kLargeAlignment : kSegmentAlignment;
     Address memory = 0;
     if (driver().allocate(&memory, bytes) != kSuccess) return nullptr;
@@ -55,6 +93,7 @@ void Segments::free(void* data) noexcept {
   try {
     const ContextGuard guard(gpu_);
     auto memory = reinterpret_cast<Address>(data);
+    if (free_small(memory)) return;
     {
       const std::lock_guard lock(mutex_);
       const auto found = moved_.find(memory);

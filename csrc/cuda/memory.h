@@ -22,6 +22,9 @@ void check_memory(Status status, size_t bytes, const char* call);
 Address allocate(size_t bytes);
 
 // Segments as Backend::allocate_segment() promises them. Thread-safe.
+//
+// The small ones, of which a new shape needs a few, lie side by side in memory that the driver is
+// asked for at once: to ask takes longer than a step of a small model does without it.
 class Segments {
  public:
   explicit Segments(const Gpu& gpu) : gpu_(gpu) {}
@@ -29,9 +32,18 @@ class Segments {
   void free(void* data) noexcept;
 
  private:
+  // Bits of the segments in use.
+  using Slots = uint32_t;
+  static constexpr unsigned kSlots = 16;
+
+  Address allocate_small();
+  // False where it is no small one.
+  bool free_small(Address segment);
+
   const Gpu& gpu_;
   std::mutex mutex_;
   std::map<Address, Address> moved_;  // segments that do not begin where their memory does
+  std::map<Address, Slots> shared_;   // memory of small ones
 };
 
 // Memory of the host that copies read and write while it goes on. Thread-safe.

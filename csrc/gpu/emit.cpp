@@ -15,6 +15,8 @@ namespace {
 constexpr const char* kPlaceholder = "hg_@";
 // Of two operands, a vector each: a thread that loads more has enough on its way.
 constexpr size_t kFewLoadedBytes = 32;
+// Elements of 4 bytes that a block has, in rows.
+constexpr unsigned kEnoughOfRows = 1024;
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
@@ -43,8 +45,7 @@ Emitter::Emitter(const Steps& steps, const Step& step, const Variant& variant, u
       turns_(turns_of(nodes_)) {
   kernel_.vector = vector;
   kernel_.vectors = vectors;
-  if (vectors > 1) kernel_.threads = kVectorThreads;
-  if (is_bounded()) kernel_.threads = kRowThreads;
+  if (vectors > 1 || is_bounded()) kernel_.threads = kSmallBlock;
   kernel_.needs_f64 = type_ == ComputeType::f64;
 }
 
@@ -108,6 +109,7 @@ std::string Emitter::field_type(const Parameter& its) const {
 }
 
 Kernel Emitter::finish() {
+  if (is_bounded()) kernel_.enough = is_two_ ? 2 * kEnoughOfRows : kEnoughOfRows;
   order_parameters();
   std::string text = std::string("struct ") + kPlaceholder + "_parameters {\n";
   for (size_t i = 0; i < kernel_.parameters.size(); ++i) {
@@ -179,7 +181,7 @@ bool Emitter::is_bounded() const {
 // nobody loads while the others compute. 1: as many registers as it likes.
 unsigned Emitter::blocks_at_once() const {
   if (!is_bounded()) return 1;
-  return is_two_ ? 16 : 14;
+  return is_two_ ? 8 : 7;
 }
 
 // A kernel whose arguments lie in the rows of a table, under the names that the body has for them.

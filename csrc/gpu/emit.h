@@ -36,11 +36,10 @@ struct Variant {
 
 inline constexpr unsigned kWarp = 32;          // threads
 inline constexpr unsigned kMostThreads = 256;  // of a block that is not for a row
-// Of a block whose warps have a row each, and of one whose threads have several vectors each: small
-// ones, so that a processor has room for more of their threads, and for the next as soon as a few
-// are done.
-inline constexpr unsigned kRowThreads = 64;
-inline constexpr unsigned kVectorThreads = 128;
+// Of a block whose threads have several vectors each, and at most of one whose warps have a row
+// each: small ones, so that a processor has room for more of their threads, and for the next block
+// as soon as a few are done.
+inline constexpr unsigned kSmallBlock = 128;
 // Of a block for a row: functions of f64 take twice the registers, and so do normal draws.
 constexpr unsigned most_threads(ComputeType type) {
   return type == ComputeType::f64 ? 512 : 1024;
@@ -102,7 +101,8 @@ struct Kernel {
   std::vector<Parameter> parameters;  // one after another, as they are aligned
   unsigned vector = 1;                // elements that a thread of `elements` has side by side
   unsigned vectors = 1;               // of these that it has, as far apart as a block is wide
-  unsigned threads = 0;               // of a block; 0: of any
+  unsigned threads = 0;               // of a block, at most; 0: of any
+  unsigned enough = 0;                // elements of a block whose warps have a row each; 0: of any
   bool needs_f64 = false;
   // Of many tensors: its arguments are a table in device memory and the number of rows there, of 32
   // bits. A row has, for a tensor, the address of each buffer and the first of its blocks, 64 bits

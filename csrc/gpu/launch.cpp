@@ -203,7 +203,13 @@ class Planning {
       work.block = kWarp * static_cast<unsigned>(std::min(classes_of_row(), most));
       work.blocks = row_count();
     } else {
-      spread_threads(work, row_count() * kWarp, code_.kernel(steps_, step, variant).threads);
+      const Kernel& kernel = code_.kernel(steps_, step, variant);
+      unsigned block = kernel.threads;
+      if (kernel.enough != 0) {
+        const int64_t rows = std::max<int64_t>(1, kernel.enough / binding_.columns);
+        block = static_cast<unsigned>(std::min<int64_t>(block, rows * kWarp));
+      }
+      spread_threads(work, row_count() * kWarp, block);
     }
     add(step, variant, work);
   }

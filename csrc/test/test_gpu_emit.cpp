@@ -276,7 +276,7 @@ TEST(gpu_launches_have_exact_grids) {
       const int64_t of_thread = launch.kernel->vector * launch.kernel->vectors;
       const int64_t needed = (count + of_thread - 1) / of_thread;
       CHECK_EQ(launch.threads % 32, 0u);
-      CHECK(launch.threads <= (aligned ? kVectorThreads : kMostThreads));
+      CHECK(launch.threads <= (aligned ? kSmallBlock : kMostThreads));
       const auto threads = static_cast<int64_t>(launch.blocks) * launch.threads;
       CHECK(threads >= needed && threads - launch.threads < needed);
       CHECK_EQ(launch.arguments.size(), size_t{3});
@@ -339,11 +339,12 @@ TEST(gpu_launches_of_rows_choose_threads) {
   const auto of = [&](test::Shape shape) { return code.launches(bind_rows(addresses, shape)); };
   const Launches many = of({1, 40000, 300});
   CHECK_EQ(many.list.size(), size_t{1});
-  CHECK_EQ(many.list[0].threads, kRowThreads);
-  CHECK_EQ(many.list[0].blocks, 20000u);
+  CHECK_EQ(many.list[0].threads, 96u);  // of three rows, some 1,024 elements
+  CHECK_EQ(many.list[0].blocks, 13334u);
   const Launches few = of({2, 50, 1000});
-  CHECK_EQ(few.list[0].threads, kRowThreads);
-  CHECK_EQ(few.list[0].blocks, 50u);
+  CHECK_EQ(few.list[0].threads, 32u);
+  CHECK_EQ(few.list[0].blocks, 100u);
+  CHECK_EQ(of({1, 40000, 10}).list[0].threads, kSmallBlock);
   const Launches longer = of({1, 100, 7000});  // a block for each, of three classes
   CHECK_EQ(longer.list[0].threads, 96u);
   CHECK_EQ(longer.list[0].blocks, 100u);
