@@ -809,6 +809,59 @@ class TestMemory(HologramTestCase):
             HOLOGRAM_TEST_CUDA_MEGABYTES=256,
         )
 
+    def test_small_segments_share_what_the_driver_is_asked_for(self):
+        """Of sizes that nobody had before; memory that none of them needs goes back."""
+        run_on_cuda(
+            """
+            import ctypes
+            driver = ctypes.CDLL("libcuda.so.1")
+            def calls():
+                return driver.simulated_cuda_calls(b"cuMemAlloc_v2")
+            torch.ones(1000, device="hologram").sum().item()
+            free, left = torch.hologram.mem_get_info()[0], []
+            for turn in range(2):
+                before = calls()
+                # A segment for each size, 24 in all: of the first 16 and the others.
+                held = [torch.full((int(2e4 * 1.17**i),), i, dtype=torch.uint8, device="hologram")
+                        for i in range(20)]
+                big = [torch.ones(3 << 20, dtype=torch.uint8, device="hologram") for _ in range(2)]
+                taken = calls() - before
+                assert taken <= 2 + len(big), taken
+                assert torch.hologram.mem_get_info()[0] <= free - (16 << 20)
+                for i, x in enumerate(held):
+                    assert (x == i).all().item(), i
+                addresses = sorted((x.data_ptr(), x.nbytes) for x in [*held, *big])
+                assert all(a + n <= b for (a, n), (b, _) in zip(addresses, addresses[1:]))
+                kept = held.pop(7)
+                del held, big, x
+                torch.hologram.empty_cache()
+                assert (kept == 7).all().item()
+                del kept
+                torch.hologram.empty_cache()
+                left.append(torch.hologram.mem_get_info()[0])
+            # What kernels need for themselves stays, from the first turn on.
+            assert left[0] == left[1] >= free - (4 << 20), (left, free)
+            """,
+            HOLOGRAM_TEST_CUDA_MEGABYTES=256,
+        )
+
+    def test_small_segments_where_memory_is_short(self):
+        """There is no room for sixteen, but there is for one."""
+        run_on_cuda(
+            """
+            torch.ones(1000, device="hologram").sum().item()
+            torch.hologram.empty_cache()
+            free = torch.hologram.mem_get_info()[0]
+            assert 114 << 20 < free < 128 << 20, free
+            big = torch.ones(112 << 20, dtype=torch.uint8, device="hologram")
+            small = [torch.full((100_000 + 30_000 * i,), i, dtype=torch.uint8, device="hologram")
+                     for i in range(4)]
+            for i, x in enumerate(small):
+                assert (x == i).all().item(), i
+            """,
+            HOLOGRAM_TEST_CUDA_MEGABYTES=128,
+        )
+
     def test_partial_results_grow(self):
         """Memory of a stream's kernels is replaced while those before are at work."""
         run_on_cuda(

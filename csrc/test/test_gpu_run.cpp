@@ -438,6 +438,33 @@ TEST(gpu_run_wide_numbers) {
 }
 
 // Operands of each spread, also in place.
+// Where a thread has two vectors, as far apart as its block is wide: of every number of elements
+// near to where one of them, both or a block end, to new memory and in place.
+TEST(gpu_run_two_vectors) {
+  for (const char* prelude : kPreludes) {
+    Random random(43);
+    Runs runs(prelude);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const int64_t vector = dtype == DType::f32 ? 4 : 8, block = 64 * vector;
+      for (const bool in_place : {false, true}) {
+        Builder b(ComputeType::f32);
+        const uint16_t x = b.operand(dtype), out = in_place ? x : b.operand(dtype);
+        const uint16_t value = b.load(x);
+        b.store(b.op(Op::mul, dtype, b.op(Op::tanh, dtype, value), value), out);
+        CHECK_EQ(gpu::emit(gpu::split(b.group, false), 0, {.vectors = true}).vectors, 2u);
+        for (const int64_t near :
+             {int64_t{4}, vector * 2, block, 2 * block, 3 * block, 4 * block}) {
+          for (int64_t count = near - 3; count <= near + 3; ++count) {
+            const Scene scene = make_scene(b.group, {count}, random);
+            runs.add(b.group, at_begin(scene));
+          }
+        }
+      }
+    }
+    CHECK(runs.check());
+  }
+}
+
 TEST(gpu_run_broadcasts) {
   for (const char* prelude : kPreludes) {
     Random random(42);
