@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -63,6 +64,18 @@ def most_registers(text: Text) -> int:
     elif text.kind.startswith(("scan_few", "scan_many")):
         threads = 288
     return min(MOST_REGISTERS, REGISTERS_OF_BLOCK // threads)
+
+
+# What is newest takes other registers than what is measured on.
+@pytest.mark.parametrize("architecture", ["sm_90", ARCHITECTURES[-1]])
+def test_bounded_registers_are_enough(architecture: str, texts: list[Text], nvrtc: Nvrtc) -> None:
+    """Of kernels with a row for each warp, of which a processor is to have room for many."""
+    rows = [text for text in texts if re.fullmatch("rows_by_warp(_(?!long).*)?", text.kind)]
+    assert len(rows) > 30
+    for text in rows:
+        compile_kernels.compile_text(nvrtc, text, architecture)
+        for name, usage in text.compiled[architecture].kernels.items():
+            assert usage.spilled == 0, (text.label, name, usage)
 
 
 @pytest.mark.parametrize(

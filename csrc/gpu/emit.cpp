@@ -181,7 +181,8 @@ bool Emitter::is_bounded() const {
 // nobody loads while the others compute. 1: as many registers as it likes.
 unsigned Emitter::blocks_at_once() const {
   if (!is_bounded()) return 1;
-  return is_two_ ? 8 : 7;
+  if (is_two_) return 8;
+  return variant_.wide ? 6 : 7;  // of 64 bits numbers take two registers each
 }
 
 // A kernel whose arguments lie in the rows of a table, under the names that the body has for them.

@@ -32,12 +32,18 @@ typedef unsigned int hg_atomic_u32;
 #define HG_BUF(T, name, index) T* name
 #define HG_PARAM(T, name, index) const T name
 #define HG_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-// Of blocks of so many threads at most, of which a processor has room for so many.
+// Of blocks of so many threads at most, of which a processor has room for so many; for half of them
+// from sm_100 on, for which the compiler takes more registers and else keeps values in memory.
 #if defined(HG_EMULATED)
 #define HG_KERNEL_OF(name, threads, blocks, ...) HG_KERNEL(name, __VA_ARGS__)
 #else
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define HG_AT_ONCE(blocks) (((blocks) + 1) / 2)
+#else
+#define HG_AT_ONCE(blocks) (blocks)
+#endif
 #define HG_KERNEL_OF(name, threads, blocks, ...) \
-  extern "C" __global__ void __launch_bounds__(threads, blocks) name(__VA_ARGS__)
+  extern "C" __global__ void __launch_bounds__(threads, HG_AT_ONCE(blocks)) name(__VA_ARGS__)
 #endif
 
 #define HG_LID (threadIdx.x)
