@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def build(architecture: str) -> None:
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     command = [sys.executable, "tools/build_kernels.py", "--architectures", architecture]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def describe() -> None:
+    """The package's metadata, by which torch finds it when it is imported itself, for where the
+    package is not installed; raises CalledProcessError."""
+    if any(its.name == "torch_hologram" for its in entry_points(group="torch.backends")):
+        return
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(FOLDER)]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
@@ -183,7 +193,7 @@ def run_tests(
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH")])
+            filter(None, map(str, (ROOT, ROOT / "tools", FOLDER, os.environ.get("PYTHONPATH", ""))))
         ),
         **variables,
     }
@@ -258,6 +268,7 @@ def main() -> int:
     major, minor = torch.cuda.get_device_capability()
     if not arguments.no_build:
         build(f"{major}{minor}")
+    describe()
     end = time.monotonic() + 60 * arguments.minutes
     clean = True
     for subset in arguments.subset:
