@@ -99,7 +99,8 @@ part = $(2) && echo "make: $(1) took $$SECONDS s"
 test: ## Lint, C++ tests, GPU kernels on an emulator, docs, some tests on the simulated device, every Python test
 	@$(call system_packages,test)
 	@$(call part,the build,$(MAKE) build $(EVERYTHING))
-	@$(call part,lint with C++ tests and docs,$(MAKE) lint test-core check-docs)
+	@$(call part,lint beside docs,$(MAKE) -j 2 lint check-docs)
+	@$(call part,C++ tests,$(MAKE) test-core)
 	@$(call part,GPU kernels,$(MAKE) test-gpu-kernels)
 	@$(call part,the simulated device,$(MAKE) test-sim ARGS="$(SOME_ON_SIM)" POISON=1)
 	@$(call part,GPU kernels as its groups,$(MAKE) test-sim-kernels)

@@ -1,7 +1,7 @@
 """The simulated device of test/sim where its groups are kernels of csrc/gpu, on an emulator.
 
 `make test-sim KERNELS=cuda` runs other tests on it; here are random programs, and what is to be
-known of the device: that its kernels are what computes. `make test` runs 1,000 programs, 50 to a
+known of the device: that its kernels are what computes. `make test` runs 400 programs, 50 to a
 library of emitted kernels, HOLOGRAM_TEST_FULL=1 20,000; HOLOGRAM_TEST_KERNEL_PROGRAMS sets the
 number.
 """
@@ -21,7 +21,7 @@ from torch.testing._internal.common_utils import (
 )
 
 FULL = os.environ.get("HOLOGRAM_TEST_FULL") == "1"
-COUNT = int(os.environ.get("HOLOGRAM_TEST_KERNEL_PROGRAMS", "20000" if FULL else "1000"))
+COUNT = int(os.environ.get("HOLOGRAM_TEST_KERNEL_PROGRAMS", "20000" if FULL else "400"))
 EACH = 100  # programs of a test
 PRELUDES = ("cuda", "metal")
 
