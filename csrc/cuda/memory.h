@@ -24,7 +24,7 @@ Address allocate(size_t bytes);
 // Segments as Backend::allocate_segment() promises them. Thread-safe.
 //
 // The small ones, of which a new shape needs a few, lie side by side in memory that the driver is
-// asked for at once: to ask takes longer than a step of a small model does without it.
+// asked for at once: each question takes long.
 class Segments {
  public:
   explicit Segments(const Gpu& gpu) : gpu_(gpu) {}

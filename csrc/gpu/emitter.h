@@ -253,7 +253,7 @@ class Emitter {
   bool is_written(const Buffer& its) const;
   std::string type_of(const Buffer& its) const;
   unsigned most_of_block() const;
-  // Whether a thread's registers are bounded, in blocks of kRowThreads.
+  // Whether a thread's registers are bounded, in blocks of kSmallBlock.
   bool is_bounded() const;
   unsigned blocks_at_once() const;
   std::string of_many();
