@@ -821,7 +821,7 @@ class TestMemory(HologramTestCase):
             free, left = torch.hologram.mem_get_info()[0], []
             for turn in range(2):
                 before = calls()
-                # A segment for each size, 24 in all: of the first 16 and the others.
+                # Of more than 16 size classes, and less than twice as many.
                 held = [torch.full((int(2e4 * 1.17**i),), i, dtype=torch.uint8, device="hologram")
                         for i in range(20)]
                 big = [torch.ones(3 << 20, dtype=torch.uint8, device="hologram") for _ in range(2)]

@@ -173,7 +173,7 @@ unsigned Emitter::most_of_block() const {
 }
 
 bool Emitter::is_bounded() const {
-  return step_.skeleton == Skeleton::rows && is_warp() && !variant_.several && !variant_.joins &&
+  return step_.skeleton == Skeleton::rows && is_warp() && !variant_.several &&
          type_ == ComputeType::f32 && nodes_of(nodes_, NodeKind::random).empty();
 }
 
@@ -275,13 +275,15 @@ unsigned vector_of(const Steps& steps, size_t step) {
   return least == 0 ? 1 : static_cast<unsigned>(std::min(16 / least, 32 / most));
 }
 
-unsigned vectors_of(const Steps& steps, size_t step, const Variant& variant) {
-  const Step& its = steps.list[step];
-  const unsigned vector = vector_of(steps, step);
-  if (vector == 1 || !variant.vectors || variant.many || steps.structured) return 1;
+namespace {
+
+// Vectors of a thread, of so many elements. Two where it loads little: a single load of 16 bytes on
+// its way for each thread is not enough to keep the memory busy.
+unsigned vectors_of(const Steps& steps, const Step& step, const Variant& variant, unsigned vector) {
+  if (vector == 1 || variant.many || steps.structured) return 1;
   std::vector<uint16_t> loaded;
   size_t bytes = 0;
-  for (const Node& node : its.nodes) {
+  for (const Node& node : step.nodes) {
     if (node.kind == NodeKind::random || node.kind == NodeKind::position) return 1;
     if (node.kind != NodeKind::load || steps.operands[node.a].layout != Layout::dense) continue;
     if (std::ranges::find(loaded, node.a) != loaded.end()) continue;
@@ -291,9 +293,12 @@ unsigned vectors_of(const Steps& steps, size_t step, const Variant& variant) {
   return 0 < bytes && bytes <= kFewLoadedBytes ? 2 : 1;
 }
 
+}  // namespace
+
 Kernel emit(const Steps& steps, size_t step, const Variant& variant) {
   const unsigned vector = variant.vectors ? vector_of(steps, step) : 1;
-  return Emitter(steps, steps.list[step], variant, vector, vectors_of(steps, step, variant)).run();
+  const Step& its = steps.list[step];
+  return Emitter(steps, its, variant, vector, vectors_of(steps, its, variant, vector)).run();
 }
 
 std::string library_text(std::span<const Kernel* const> kernels) {

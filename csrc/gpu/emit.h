@@ -135,8 +135,5 @@ inline std::string library_text(const Kernel& kernel) {
 // Elements of a vector: 16 bytes of the narrowest operand, up to 32 of the widest. 1: there are no
 // vectors.
 unsigned vector_of(const Steps& steps, size_t step);
-// Vectors of a thread. Two where it loads little: a single load of 16 bytes on its way for each
-// thread is not enough to keep the memory busy.
-unsigned vectors_of(const Steps& steps, size_t step, const Variant& variant);
 
 }  // namespace hologram::gpu

@@ -185,7 +185,7 @@ class Planning {
     }
     const Kernel& kernel = code_.kernel(steps_, step, variant);
     spread_threads(work, divided_up(work.threads, vector * kernel.vectors), kernel.threads);
-    add(step, variant, work);
+    add(kernel, work);
   }
 
   void rows(size_t step) {
@@ -195,6 +195,7 @@ class Planning {
     variant.vectors = has_row_vectors(steps_.list[step]);
     const bool is_few = row_count() * kWarp < full_threads();
     if (folds && is_few && variant.several) variant.team = Team::block;
+    const Kernel& kernel = code_.kernel(steps_, step, variant);
     Work work;
     work.threads = row_count();
     work.rows = binding_.rows;
@@ -203,7 +204,6 @@ class Planning {
       work.block = kWarp * static_cast<unsigned>(std::min(classes_of_row(), most));
       work.blocks = row_count();
     } else {
-      const Kernel& kernel = code_.kernel(steps_, step, variant);
       unsigned block = kernel.threads;
       if (kernel.enough != 0) {
         const int64_t rows = std::max<int64_t>(1, kernel.enough / binding_.columns);
@@ -211,7 +211,7 @@ class Planning {
       }
       spread_threads(work, row_count() * kWarp, block);
     }
-    add(step, variant, work);
+    add(kernel, work);
   }
 
   void classes(size_t step) {
@@ -330,7 +330,9 @@ class Planning {
   }
 
   void add(size_t step, const Variant& variant, const Work& work) {
-    const Kernel& kernel = code_.kernel(steps_, step, variant);
+    add(code_.kernel(steps_, step, variant), work);
+  }
+  void add(const Kernel& kernel, const Work& work) {
     if (work.blocks > INT32_MAX) throw Error("a launch of too many blocks");
     Launch launch{&kernel, static_cast<uint32_t>(work.blocks), work.block, {}, {}};
     for (const Buffer& buffer : kernel.buffers) {
