@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_hologram import _C
+from torch_hologram.custom.rows import NO_FUNCTIONS
 
 ROWS = {row["name"]: row for row in _C.op_rows()}
 
@@ -15,10 +16,10 @@ def _rows(**wanted: object) -> list[str]:
     ]
 
 
-# Of torch's functions: fma and gelu are none.
+# Of torch's functions.
 COMPARISONS = tuple(name for name in _rows(predicate=True, logical=False))
 LOGICAL = tuple(_rows(logical=True, arity=2))
-UNARY = tuple(name for name in _rows(arity=1, logical=False) if name != "gelu")
+UNARY = tuple(name for name in _rows(arity=1, logical=False) if name not in NO_FUNCTIONS)
 # What goes through a function of csrc/cpu/math.h, or is of truth values, has no bits of torch's to
 # be compared with in every dtype; its values are compared within ulps.
 _OF_TORCH = [

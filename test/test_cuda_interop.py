@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from common import HologramTestCase, run_python
-from torch.testing._internal.common_utils import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
 
 import torch_hologram as hg
 
@@ -280,16 +284,18 @@ class TestKernelsOfOthers(GpuTestCase):
 class TestKernelsInPrograms(GpuTestCase):
     """Torch's kernels that are recorded, and captured when their programs come again."""
 
-    def test_attention_and_embeddings(self):
+    # By cuDNN, and by torch's memory-efficient kernels.
+    @parametrize("dtype", (torch.bfloat16, torch.float32))
+    def test_attention_and_embeddings(self, dtype):
         torch.manual_seed(0)
         embedding = torch.nn.Embedding(100, 64, device=D)
-        linear = torch.nn.Linear(64, 192, device=D, dtype=torch.bfloat16)
+        linear = torch.nn.Linear(64, 192, device=D, dtype=dtype)
         tokens = torch.randint(100, (2, 128), device=D)
 
         def step() -> list[torch.Tensor]:
             embedding.zero_grad()
             linear.zero_grad()
-            x = embedding(tokens).bfloat16()
+            x = embedding(tokens).to(dtype)
             heads = (t.view(2, 128, 2, 32).transpose(1, 2) for t in linear(x).chunk(3, -1))
             out = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
             loss = (out.transpose(1, 2).reshape(2, 128, 64).float() * x.float()).sum()
@@ -314,6 +320,9 @@ class TestKernelsInPrograms(GpuTestCase):
         self.assertEqual(failed, 0)
         self.assertLess(made, 40)
         self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
+
+
+instantiate_parametrized_tests(TestKernelsInPrograms)
 
 
 class TestGraphs(GpuTestCase):

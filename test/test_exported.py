@@ -26,12 +26,12 @@ from torch.testing._internal.common_utils import (
 
 import torch_hologram as hg
 from torch_hologram import _C
+from torch_hologram.custom.rows import NO_FUNCTIONS
 
 hologram = torch.hologram
 aten = torch.ops.aten
 N = 999  # a whole number of vectors and a rest
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.int64, torch.bool)
-ROWS_OF_GROUPS = {"fma", "gelu"}  # no operators of torch's
 # The operators that are several rows, each in its forms. Operands: x, y, a third one, a condition.
 COMPOSITES: dict[str, list[Callable[..., torch.Tensor]]] = {
     "addcmul": [lambda x, y, z: torch.addcmul(x, y, z, value=0.3)],
@@ -120,7 +120,7 @@ def _row(name: str) -> list[Callable[..., torch.Tensor]]:
 
 
 CASES = {
-    **{name: _row(name) for name in ROWS if name not in ROWS_OF_GROUPS},
+    **{name: _row(name) for name in ROWS if name not in NO_FUNCTIONS},
     **COMPOSITES,
     "others": OTHERS,
 }

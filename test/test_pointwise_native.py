@@ -287,7 +287,7 @@ OWN_ARITHMETIC = {
     "_fused_adam",
     "_fused_adamw",
     "_fused_sgd",
-} - {"fma"}
+} - {"fma", "gelu_tanh"}
 
 
 class TestTable(PointwiseTestCase):

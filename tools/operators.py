@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import torch_hologram
+from torch_hologram.custom.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "operators.md"
@@ -156,12 +157,9 @@ def torch_minor() -> str:
 
 def functions_page() -> str:
     """The text of docs/custom-operators.md with the functions that the op table has now."""
-    # fma and gelu are no functions of torch's.
-    rows = {row["name"] for row in torch_hologram._C.op_rows()}
-    names = sorted(rows - {"fma", "gelu"})
     item = textwrap.fill(
         "- the functions of the operation table, which are torch's functions of the same name: "
-        f"`{' '.join(names)}`. `clamp` takes both bounds.",
+        f"`{' '.join(sorted(ROWS))}`. `clamp` takes both bounds.",
         width=110,
         subsequent_indent="  ",
         break_on_hyphens=False,

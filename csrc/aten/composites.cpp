@@ -184,11 +184,8 @@ View gelu_tanh(Builder& b, View x) {
   const View inner = b.apply(Op::add, {x, b.apply(Op::mul, {cube, b.number(kKappa)})});
   return b.apply(Op::tanh, {b.apply(Op::mul, {inner, b.number(kBeta)})});
 }
-constexpr Composite kGeluTanh{kReals, [](Builder& b, const View* in) {
-                                const View t = gelu_tanh(b, in[0]);
-                                const View half = b.apply(Op::mul, {in[0], b.number(0.5)});
-                                b.apply(Op::mul, {half, b.apply(Op::add, {t, b.number(1)})});
-                              }};
+constexpr Composite kGeluTanh{kReals,
+                              [](Builder& b, const View* in) { b.apply(Op::gelu_tanh, {in[0]}); }};
 // grad * (cdf + x * pdf)
 constexpr Composite kGeluBackward{
     kReals,

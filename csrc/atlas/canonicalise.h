@@ -64,11 +64,6 @@ struct Batch {
 struct Epilogue {
   uint32_t call, group;      // batches
   uint16_t result, written;  // accesses of the program
-  struct Number {
-    uint16_t immediate;  // of the program
-    float value;         // that it has to be
-  };
-  std::vector<Number> numbers;
 };
 
 struct Plan {

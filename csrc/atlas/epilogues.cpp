@@ -1,7 +1,6 @@
 // Functions of a call's result that who computes the call may compute with it.
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "atlas/canonicalise.h"
@@ -10,58 +9,6 @@
 
 namespace hologram {
 namespace {
-
-using Number = Epilogue::Number;
-
-// What the values of a group are, as far as is asked. Whether numbers are what they have to be
-// shows when there are some: they are noted.
-class Matcher {
-  bool is(uint16_t n, NodeKind kind) const { return nodes_[n].kind == kind; }
-  bool is(uint16_t n, Op op) const { return is(n, NodeKind::compute) && nodes_[n].op == op; }
-  // Its first two operands, in either order.
-  template <class First, class Second>
-  bool is(uint16_t n, Op op, const First& first, const Second& second) {
-    if (!is(n, op)) return false;
-    const size_t noted = numbers.size();
-    for (const auto& [a, b] :
-         {std::pair(nodes_[n].a, nodes_[n].b), std::pair(nodes_[n].b, nodes_[n].a)}) {
-      if (first(a) && second(b)) return true;
-      numbers.resize(noted);
-    }
-    return false;
-  }
-  auto number(float value) {
-    return [this, value](uint16_t n) {
-      if (!is(n, NodeKind::immediate)) return false;
-      numbers.push_back({nodes_[n].a, value});
-      return true;
-    };
-  }
-
- public:
-  explicit Matcher(const Group& group) : nodes_(group.nodes) {}
-
-  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), as contraction leaves it.
-  bool is_gelu_tanh(uint16_t value) {
-    const auto x = [&](uint16_t n) { return is(n, NodeKind::load); };
-    const auto square = [&](uint16_t n) { return is(n, Op::mul, x, x); };
-    const auto cube = [&](uint16_t n) { return is(n, Op::mul, square, x); };
-    const auto inner = [&](uint16_t n) {
-      return is(n, Op::fma, cube, number(0.044715f)) && x(nodes_[n].c);
-    };
-    const auto scaled = [&](uint16_t n) { return is(n, Op::mul, inner, number(0.7978845608f)); };
-    const auto tanh = [&](uint16_t n) { return is(n, Op::tanh) && scaled(nodes_[n].a); };
-    const auto half = [&](uint16_t n) { return is(n, Op::mul, x, number(0.5f)); };
-    const auto cdf = [&](uint16_t n) { return is(n, Op::add, tanh, number(1.0f)); };
-    if (is(value, NodeKind::cast)) value = nodes_[value].a;
-    return is(value, Op::mul, half, cdf);
-  }
-
-  std::vector<Number> numbers;
-
- private:
-  const std::vector<Node>& nodes_;
-};
 
 // The node that is stored, of a group that loads one tensor and stores another of its dtype.
 std::optional<uint16_t> stored_by(const Group& group) {
@@ -121,15 +68,16 @@ void find_epilogues(const Program& program, Plan& plan) {
     if (batch.is_call() || batch.members.size() != 1) continue;
     const std::optional<uint16_t> value = stored_by(batch.group);
     if (!value) continue;
-    Matcher matcher(batch.group);
-    if (!matcher.is_gelu_tanh(*value)) continue;
+    const auto& nodes = batch.group.nodes;
+    const Node& last = nodes[nodes[*value].kind == NodeKind::cast ? nodes[*value].a : *value];
+    if (last.kind != NodeKind::compute || !op_info(last.op).has(kEpilogue)) continue;
+    if (nodes[last.a].kind != NodeKind::load) continue;
     const Batch::Member& member = batch.members.front();
     const uint16_t to = batch.group.nodes.back().b;
     const uint16_t result = member.accesses[1 - to], written = member.accesses[to];
     const auto call = computing_call(program, plan, i, result, written);
     if (!call) continue;
-    for (Number& its : matcher.numbers) its.immediate = member.immediates[its.immediate];
-    plan.epilogues.push_back({*call, i, result, written, std::move(matcher.numbers)});
+    plan.epilogues.push_back({*call, i, result, written});
   }
 }
 

@@ -1,7 +1,6 @@
 #include "atlas/frame.h"
 
 #include <algorithm>
-#include <bit>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -170,12 +169,6 @@ std::optional<Product> Frame::Pass::product_with_epilogue(const Product& product
       (product.count > 1 && out.stride != product.rows * out.leading) ||
       product.count * product.rows * product.columns != program.counts[result.space]) {
     return std::nullopt;
-  }
-  for (const Epilogue::Number& number : its->numbers) {
-    if (std::bit_cast<float>(static_cast<uint32_t>(program.immediates[number.immediate])) !=
-        number.value) {
-      return std::nullopt;
-    }
   }
   Product with = product;
   with.function = Product::Function::gelu_tanh;

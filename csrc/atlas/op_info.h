@@ -29,6 +29,7 @@ enum OpFlags : uint16_t {
   kForPairs = 128,   // csrc/gpu/dialect/pairs.h has one for two of these at a time
   kAnyOrder = 256,   // folds have the same bits in any order but where they are 0 or NaN:
                      // functions.h has a form without an order
+  kEpilogue = 512,   // libraries of products have it as an epilogue (Product::Function)
 };
 
 // Dtypes a group computes in f32, rounding each result; and all that order has a meaning for.

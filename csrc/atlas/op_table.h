@@ -23,6 +23,7 @@ namespace hologram {
 //   exp2 to pow: of f64 by the C library.
 //   gelu: recorded by composites.cpp; a row since it is shorter than by erf. Below -5.7 it is +0,
 //     where torch's is -0.
+//   gelu_tanh: recorded by composites.cpp; a row since it has a form for bf16.
 //   round: ties to even.
 //   where: x is the condition.
 //   clamp: minimum(maximum(x, y), z) by comparisons; keeps x where it equals a bound (so -0 stays
@@ -85,6 +86,8 @@ namespace hologram {
   X(erf, 1, math_erf(x), .integers = Integers::promote, .cost = Cost::function,                    \
     .derivative = {"exp(-(x * x)) * (2.0 / sqrt(pi)) * g"})                                        \
   X(gelu, 1, math_gelu(x), .dtypes = kReal, .flags = kForBf16, .cost = Cost::function)             \
+  X(gelu_tanh, 1, math_gelu_tanh(x), .dtypes = kReal, .flags = kForBf16 | kEpilogue,               \
+    .cost = Cost::function)                                                                        \
   X(sin, 1, math_sin(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \
     .derivative = {"g * cos(x)"})                                                                  \
   X(cos, 1, math_cos(x), .integers = Integers::promote, .flags = kForBf16, .cost = Cost::function, \

@@ -503,6 +503,22 @@ HOLOGRAM_INLINE Simd<float, W> math_gelu(Simd<float, W> x) {
   return math_fma(scale_normal(e.y, e.n_bits) - F(0.5), -a, x * F(0.5));
 }
 
+// x / 2 * (1 + tanh(u)), u being sqrt(2 / pi) * (x + 0.044715 * x^3), as max(x, 0) - |x| * e / (1 +
+// e) where e is exp(-2 * |u|), 2^q(|x|): what is small of x < 0 is as exact as the rest. From where
+// e would not be normal it is 0. -0 is kept, and of -infinity, like torch's, the result is NaN.
+template <int W>
+HOLOGRAM_INLINE Simd<float, W> math_gelu_tanh(Simd<float, W> x) {
+  using F = Simd<float, W>;
+  const F a = wrap_abs(x), one(1);
+  const auto within = a < F(10.001);
+  const F b = select(within, a, F(10.001));
+  // Of small x with one's rounding: 2^0 is 1, and the result x / 2.
+  const F q = math_fma(b, math_fma(b * b, F(-0x1.a5a7dp-4), F(-0x1.26aec2p+1)), one) - one;
+  const FloatExp2<W> parts(q);
+  const F e = select(within, scale_normal(parts.y, parts.n_bits), F(0));
+  return math_fma(e * (one / (one + e)), -b, x * select(x < F(0), F(0), one));
+}
+
 // sin(x + quarter * pi / 2) for |x| up to kSineLimit.
 inline constexpr float kSineLimit = 0x1p17f;
 
@@ -596,6 +612,12 @@ HOLOGRAM_INLINE Simd<double, W> math_gelu(Simd<double, W> x) {
   using D = Simd<double, W>;
   return x * D(0.5) * (math_erf(x * D(0.70710678118654752)) + D(1));
 }
+template <int W>
+HOLOGRAM_INLINE Simd<double, W> math_gelu_tanh(Simd<double, W> x) {
+  using D = Simd<double, W>;
+  const D inner = (x + x * x * x * D(0.044715)) * D(0.79788456080286536);
+  return x * D(0.5) * (math_tanh(inner) + D(1));
+}
 
 // ---- the other functions of the op table ----
 
@@ -661,6 +683,7 @@ HOLOGRAM_MATH(tanh)
 HOLOGRAM_MATH(sigmoid)
 HOLOGRAM_MATH(erf)
 HOLOGRAM_MATH(gelu)
+HOLOGRAM_MATH(gelu_tanh)
 HOLOGRAM_MATH(sin)
 HOLOGRAM_MATH(cos)
 HOLOGRAM_MATH(floor)

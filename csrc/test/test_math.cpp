@@ -141,6 +141,27 @@ TEST(math_gelu_of_f32) {
   CHECK(worst < 2);
 }
 
+// Of negative x the result itself is near, too, which the formula with tanh leaves thousands of
+// units off: of exp(q) with the four roundings of q, and those after it.
+TEST(math_gelu_tanh_of_f32) {
+  double worst = 0, worst_below = 0;
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 0x1001) {
+    const float x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    if (!(std::fabs(x) < 1e38f) || std::fabs(x) < 1e-37f) continue;
+    const double wide = x;
+    const double q = 2 * std::sqrt(2 / M_PI) * (wide + 0.044715 * wide * wide * wide);
+    const double exact = wide / (1 + std::exp(-q)), off = std::fabs(math_gelu_tanh(x) - exact);
+    worst = std::max(worst, off / std::fabs(wide) * 0x1p24);
+    if (x < 0 && x > -10) {
+      worst_below = std::max(worst_below, off / std::fabs(exact) * 0x1p24 / (2 + std::fabs(q)));
+    }
+  }
+  std::printf("  gelu_tanh max %.4f * 2^-24 * |x|, below 0 %.4f * 2^-24 * (2 + |q|) of itself\n",
+              worst, worst_below);
+  CHECK(worst < 2);
+  CHECK(worst_below < 4);
+}
+
 TEST(math_pow_and_fma_of_f32) {
   std::mt19937_64 random(11);
   double worst = 0;
@@ -215,6 +236,14 @@ TEST(math_special_values_of_f32) {
   check_value("gelu(6)", math_gelu(6.f), 6.f);
   check_value("gelu(NaN)", math_gelu(kNan), kNan);
   check_value("gelu(1e-40)", math_gelu(1e-40f), 5e-41f);
+  check_value("gelu_tanh(-0)", math_gelu_tanh(-0.f), -0.f);
+  check_value("gelu_tanh(inf)", math_gelu_tanh(kInf), kInf);
+  check_value("gelu_tanh(-inf)", math_gelu_tanh(-kInf), kNan);
+  check_value("gelu_tanh(-11)", math_gelu_tanh(-11.f), -0.f);
+  check_value("gelu_tanh(-1e38)", math_gelu_tanh(-1e38f), -0.f);
+  check_value("gelu_tanh(11)", math_gelu_tanh(11.f), 11.f);
+  check_value("gelu_tanh(NaN)", math_gelu_tanh(kNan), kNan);
+  check_value("gelu_tanh(1e-40)", math_gelu_tanh(1e-40f), 5e-41f);
   check_value("sin(-0)", math_sin(-0.f), -0.f);
   check_value("sin(inf)", math_sin(kInf), kNan);
   check_value("cos(-inf)", math_cos(-kInf), kNan);

@@ -92,9 +92,10 @@ inline Triple builtin(Role role) {
 }
 
 // The worst that an approximation may give: as far off as it may be, into another number of bf16 if
-// one is there. Of 0, and what is flushed to it, it is 1 (PTX ISA).
+// one is there. Of 0, and what is flushed to it, it is 1, and what is too small is 0 (PTX ISA).
 inline float exp2_within_22_bits(float x) {
   if (__builtin_fabsf(x) < 1.17549435e-38f) return 1;
+  if (x < -126) return 0;
   const double exact = __builtin_exp2(static_cast<double>(x)), off = exact / 4194304;  // 2^22
   const auto rounded = [](double y) {
     const float narrow = static_cast<float>(y);

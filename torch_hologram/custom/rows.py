@@ -24,7 +24,8 @@ class Row:
     derivative: tuple[str, ...]  # of each operand; empty where the row has none
 
 
-# fma and gelu are left out: torch has no operation to say them with, of that name.
+# Torch has no function of that name to say them with.
+NO_FUNCTIONS = frozenset({"fma", "gelu", "gelu_tanh"})
 ROWS = {
     row["name"]: Row(
         row["arity"],
@@ -34,7 +35,7 @@ ROWS = {
         tuple(row["derivative"]),
     )
     for row in _C.op_rows()
-    if row["name"] not in ("fma", "gelu")
+    if row["name"] not in NO_FUNCTIONS
 }
 
 BINARY: dict[type[ast.operator], str] = {

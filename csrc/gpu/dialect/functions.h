@@ -207,6 +207,18 @@ HG_DEV float math_gelu(float x) {
   const hg_exp_parts e = hg_exp2_of(q);
   return hg_fma(hg_scale_normal(e.t, e.n_bits) - 0.5f, -a, x * 0.5f);
 }
+// From the logarithm of 2 of exp(-2 * |u|).
+HG_DEV float hg_gelu_tanh_log2(float b) {
+  return hg_fma(b, hg_fma(b * b, -0.10294324f, -2.3022082f), 1.0f) - 1.0f;
+}
+HG_DEV float hg_gelu_tanh_of(float x, float b, float e) {
+  return hg_fma(e * hg_inverse(1.0f + e), -b, x * (x < 0.0f ? 0.0f : 1.0f));
+}
+HG_DEV float math_gelu_tanh(float x) {
+  const float a = hg_fabs(x), b = a < 10.001f ? a : 10.001f;
+  const hg_exp_parts e = hg_exp2_of(hg_gelu_tanh_log2(b));
+  return hg_gelu_tanh_of(x, b, a < 10.001f ? hg_scale_normal(e.t, e.n_bits) : 0.0f);
+}
 
 // sin(x + quarter * pi / 2) for |x| up to 2^17.
 HG_DEV float hg_sine(float x, hg_u32 quarter) {
@@ -293,6 +305,16 @@ HG_DEV float math_gelu_bf16(float x) {
 #endif
   return hg_fma(rest, -a, x * 0.5f);
 }
+// Every result is 2^-18.7 of its power or more away from a middle. The largest b is the next number
+// of bf16 after those whose power is normal: of it the approximation is 0.
+HG_DEV float math_gelu_tanh_bf16(float x) {
+#if defined(HG_HAS_EXP2)
+  const float a = hg_fabs(x), b = a < 10.0625f ? a : 10.0625f;
+  return hg_gelu_tanh_of(x, b, hg_exp2_within_22_bits(hg_gelu_tanh_log2(b)));
+#else
+  return math_gelu_tanh(x);
+#endif
+}
 HG_DEV float math_sigmoid_bf16(float x) {
   const float a = hg_fabs(x);
   const hg_exp_parts parts = hg_exp_of(-(a > 104.0f ? 104.0f : a));
@@ -370,6 +392,9 @@ HG_DEV double math_sigmoid(double x) {
 }
 HG_DEV double math_gelu(double x) {
   return x * 0.5 * (erf(x * 0.70710678118654752) + 1.0);
+}
+HG_DEV double math_gelu_tanh(double x) {
+  return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.79788456080286536) + 1.0);
 }
 #endif
 
