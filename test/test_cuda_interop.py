@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -309,6 +310,10 @@ class TestKernelsInPrograms(GpuTestCase):
 
         first = [t.cpu() for t in step()]
         before = counts()
+        # There are graphs as soon as the kernels have been compiled, which others' may delay.
+        deadline = time.monotonic() + 60
+        while counts()[0] < before[0] + 50 and time.monotonic() < deadline:
+            step()
         for i in range(300):
             last = step()
             torch.hologram.flush()
@@ -316,7 +321,7 @@ class TestKernelsInPrograms(GpuTestCase):
                 torch.cuda.empty_cache()
                 torch.full((8, 1 << 20), 7.0, device="cuda")
         launched, made, failed = (b - a for a, b in zip(before, counts(), strict=True))
-        self.assertGreater(launched, 50)
+        self.assertGreater(launched, 100)
         self.assertEqual(failed, 0)
         self.assertLess(made, 40)
         self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
