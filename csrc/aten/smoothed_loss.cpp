@@ -46,9 +46,9 @@ bool is_smoothed(const Tensor& input, const Tensor& target, const OptionalTensor
 }
 
 // The loss of logarithms, and the weights of the targets that count where it is their mean.
-std::tuple<Tensor, Tensor> loss_of(const Tensor& logs, const Tensor& target,
-                                   const OptionalTensor& weight, int64_t reduction,
-                                   int64_t ignored) {
+std::tuple<Tensor, Tensor> smoothed_loss_of(const Tensor& logs, const Tensor& target,
+                                            const OptionalTensor& weight, int64_t reduction,
+                                            int64_t ignored) {
   if (logs.dim() <= 2) return at::nll_loss_forward(logs, target, weight, reduction, ignored);
   if (logs.dim() == 4) return at::nll_loss2d_forward(logs, target, weight, reduction, ignored);
   auto [loss, total] =
@@ -62,7 +62,7 @@ Tensor smoothed(const Tensor& input, const Tensor& target, const OptionalTensor&
                 int64_t reduction, int64_t ignored, double smoothing) {
   const int64_t of_classes = input.dim() == 1 ? 0 : 1;
   const Tensor logs = at::log_softmax(input, of_classes, input.scalar_type());
-  const auto [loss, total_weight] = loss_of(logs, target, weight, reduction, ignored);
+  const auto [loss, total_weight] = smoothed_loss_of(logs, target, weight, reduction, ignored);
   Tensor weighted = logs;
   if (is_given(weight)) {
     Sizes along_classes(static_cast<size_t>(input.dim()), 1);
