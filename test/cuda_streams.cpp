@@ -90,7 +90,7 @@ struct Allocator final : c10::Allocator {
     void* memory = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      if (auto& its = idle_[idle]; !its.empty()) {
+      if (auto& its = idle_[idle]; !its.empty() && ++requests_ % reuses_every_ == 0) {
         memory = its.back();
         its.pop_back();
       }
@@ -126,7 +126,8 @@ struct Allocator final : c10::Allocator {
     return bytes;
   }
 
-  std::atomic<int> failures_{0};  // so many requests fail from now on
+  std::atomic<int> failures_{0};                    // so many requests fail from now on
+  std::atomic<int> reuses_every_{1}, requests_{0};  // others get new memory although some is idle
   std::mutex mutex_;
   std::map<Idle, std::vector<void*>> idle_;
   std::map<void*, Idle> taken_;
@@ -241,6 +242,9 @@ extern "C" void set_own(int64_t id, int64_t handle) {
 }
 extern "C" void fail_allocations(int count) {
   allocator.failures_ = count;
+}
+extern "C" void reuse_every(int count) {
+  allocator.reuses_every_ = count;
 }
 extern "C" void refuse_captures(bool on) {
   refuses = on;

@@ -404,6 +404,21 @@ assert all(bool((other == 1).all()) for other in others)
 """
         )
 
+    def test_its_memory_is_found(self):
+        """Whatever else torch's allocator has."""
+        run_with_streams(
+            CHAIN
+            + """
+vendor.reuse_every(3)
+settle()
+vendor.release_memory()
+before = counts()
+for _ in range(5):
+    check()
+assert counts() == (before[0], before[1] + 5, *before[2:]), (before, counts())
+"""
+        )
+
     def test_other_operands(self):
         run_with_streams(
             CHAIN
@@ -436,6 +451,27 @@ print("done")
 """
         )
         assert said == "done\n"
+
+    def test_what_cannot_be_captured_any_more(self):
+        """What was captured before is launched as a graph."""
+        run_with_streams(
+            CHAIN
+            + """
+settle()
+vendor.refuse_captures(True)
+held = [torch.ones(n, 6, device=D) for n in (4, 6)]  # so that the addresses are others
+before = counts()
+for _ in range(9):
+    check()
+assert counts()[1] == before[1]
+del held
+before = counts()
+for _ in range(12):
+    check()
+launched, replayed, failed, _ = (b - a for a, b in zip(before, counts()))
+assert replayed >= 3 and launched + replayed >= 12 and failed == 0, (launched, replayed, failed)
+"""
+        )
 
     def test_no_memory(self):
         """What lies idle is given back; an error is that of the result, and nothing is lost."""

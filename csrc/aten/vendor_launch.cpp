@@ -5,8 +5,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace hologram::aten {
 
@@ -41,6 +45,33 @@ class CapturedMemory::Reports final : public c10::MemoryReportingInfoBase {
   std::map<char*, bool> lent;     // whether it has not been given back
 };
 
+namespace {
+
+struct Range {
+  char* memory;
+  size_t bytes;
+};
+
+// The allocator gives what fits best, which is not always what was given back to it last: what else
+// it has is asked for, too, until that is among it.
+constexpr size_t kMostRequests = 256;
+
+// Of a range what lies in nothing that has been taken: its first part.
+std::optional<Range> first_missing(const Range& range, const std::map<char*, size_t>& taken) {
+  char *at = range.memory, *const end = range.memory + range.bytes;
+  while (at < end) {
+    const auto next = taken.upper_bound(at);
+    if (next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= at) {
+      char* const until = next == taken.end() ? end : std::min(end, next->first);
+      return Range{at, static_cast<size_t>(until - at)};
+    }
+    at = std::prev(next)->first + std::prev(next)->second;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 CapturedMemory::CapturedMemory(c10::Allocator* allocator)
     : allocator_(allocator),
       reports_(std::make_shared<Reports>()),
@@ -53,26 +84,29 @@ std::shared_ptr<void> CapturedMemory::keep(at::ArrayRef<c10::IValue> results) {
   };
   auto kept = std::make_shared<Kept>();
   kept->results.assign(results.begin(), results.end());
-  std::vector<std::pair<char*, size_t>> returned;
+  std::vector<Range> returned;
   for (const auto& [memory, bytes] : reports_->given) {
-    if (!reports_->lent[memory]) returned.emplace_back(memory, bytes);
+    if (!reports_->lent[memory]) returned.push_back({memory, bytes});
   }
+  // What is small may be given out of where something large was.
+  std::ranges::stable_sort(returned, std::greater{}, &Range::bytes);
   std::map<char*, size_t> taken;
-  for (const auto& [memory, bytes] : returned) {
-    c10::DataPtr again = allocator_->allocate(bytes);
-    taken.emplace(static_cast<char*>(again.get()), bytes);
-    kept->memory.push_back(std::move(again));
-  }
-  // What lies side by side may have come back as one.
-  for (const auto& [memory, bytes] : returned) {
-    char* at = memory;
-    while (at < memory + bytes) {
-      auto its = taken.upper_bound(at);
-      TORCH_CHECK(its != taken.begin() && (--its, its->first + its->second > at),
-                  "memory of a captured kernel is somebody else's");
-      at = its->first + its->second;
+  size_t requests = 0;
+  for (const Range& range : returned) {
+    while (const auto missing = first_missing(range, taken)) {
+      TORCH_CHECK(requests++ < kMostRequests, "memory of a captured kernel is somebody else's");
+      c10::DataPtr memory = allocator_->allocate(missing->bytes);
+      taken.emplace(static_cast<char*>(memory.get()), missing->bytes);
+      kept->memory.push_back(std::move(memory));
     }
   }
+  std::erase_if(kept->memory, [&](const c10::DataPtr& memory) {
+    const char* const at = static_cast<char*>(memory.get());
+    const size_t bytes = taken.at(static_cast<char*>(memory.get()));
+    return std::ranges::none_of(returned, [&](const Range& range) {
+      return at < range.memory + range.bytes && range.memory < at + bytes;
+    });
+  });
   return kept;
 }
 

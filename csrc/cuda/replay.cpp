@@ -157,7 +157,7 @@ Work* Replays::begin(const std::shared_ptr<const Compiled>& compiled) {
     *current_ = {};
     current_->compiled = compiled;
   }
-  if (current_->has_refusing_call) return nullptr;
+  if (current_->has_refusing_call && current_->replays.empty()) return nullptr;
   if (current_->skipped != 0) {
     --current_->skipped;
     return nullptr;
@@ -178,6 +178,10 @@ bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream st
   if (found != known.replays.end() && work_.is_like(found->second->work)) {
     known.misses = 0;
     return launch(found->second, stream);
+  }
+  if (known.has_refusing_call) {
+    give_up();
+    return false;
   }
   if (std::ranges::find(known.seen, hash) != known.seen.end()) {
     known.misses = 0;

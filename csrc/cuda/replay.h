@@ -127,7 +127,7 @@ class Replays {
     std::weak_ptr<const Compiled> compiled;
     uint32_t times = 0;
     uint32_t skipped = 0;                         // so many times more it is not looked at
-    bool has_refusing_call = false;               // which cannot be captured
+    bool has_refusing_call = false;               // which cannot be captured (any more)
     uint32_t misses = 0;                          // since there was a graph for it
     std::array<uint64_t, 64> seen{};              // hashes of work without a graph, in a ring
     uint32_t seen_last = 0;                       // place of the latest of them
