@@ -2,6 +2,7 @@
 
     python benchmarks/cuda_steps.py                        the table
     python benchmarks/cuda_steps.py --models mlp --rounds 1
+    python benchmarks/cuda_steps.py --first --rounds 5     first steps alone
 
 Needs an NVIDIA GPU and a torch with CUDA and Triton. The competitors are torch eager, compiled
 (torch.compile), compiled with mode="reduce-overhead", eager and compiled inside a CUDA graph
@@ -10,9 +11,11 @@ are all fused), and so with no program replayed as a CUDA graph (HOLOGRAM_REPLAY
 on one accelerator of a process: torch's share one, each of ours has its own, and these take turns.
 A time is the median over all rounds of means of ten steps. A new batch is copied from pinned memory
 into the step's own tensors in every step, and the loss is read in every tenth. "of the GPU" is a
-step's time there where the host is ahead of it: behind a kernel that waits. "first step" is that of
-a fresh process; "new shape" the first step of a warm process with three quarters of the batch, over
-one of torch eager's that has seen it; "peak" is of memory, of all steps but these.
+step's time there where the host is ahead of it: behind a kernel that waits, after steps of that
+kind that do not count. "first step" is that of a fresh process, of which --first makes more, in
+turns: what no process has used for long is read from disk. "new shape" is the first step of a warm
+process with three quarters of the batch, over one of torch eager's that has seen it; "peak" is of
+memory, of all steps but these.
 
 mlp: 784-1024-1024-10, 128 images, TF32. gpt: width 512, 6 layers, 8 heads, 256 tokens, 8 sequences,
 32,000 words, bfloat16 autocast. tiny: width 128, 4 layers, 4 heads, 64 tokens, 4 sequences, 1,000
@@ -183,12 +186,18 @@ class Training:
 
 
 def work(training: Training, competitor: str, readings: int, is_first: bool) -> Result:
-    """Measures a competitor in this process."""
+    """Measures a competitor in this process; without readings its first step alone."""
     first = training.timed(1)
+    if readings == 0:
+        return Result([], [], first, [], 0, torch.cuda.get_device_name())
     training.warm(WARM_UP_SECONDS if training.kind == "hologram" else 0)
     training.module.reset_peak_memory_stats()
     times = [training.timed(STEPS) for _ in range(readings)]
     peak = training.module.max_memory_allocated()
+    if training.kind == "hologram":  # programs end where the event is: others than before
+        begin = time.monotonic()
+        while time.monotonic() - begin < WARM_UP_SECONDS:
+            training.on_gpu()
     on_gpu = [training.on_gpu() for _ in range(5)]
     new_shape: list[float] = []
     if competitor == "eager" or training.kind == "hologram":  # what compiles would compile again
@@ -303,6 +312,28 @@ def measured(name: str, competitors: Sequence[str], rounds: int, readings: int) 
     return lines_of(found)
 
 
+def first_steps(name: str, competitors: Sequence[str], rounds: int) -> str:
+    """The first steps of processes, which take turns."""
+    found: dict[str, list[float]] = {}
+    for who in tqdm([*competitors] * rounds, desc=f"{name}, first steps", disable=None):
+        for its in run_apart(name, [who], 0).values():
+            assert its.first is not None
+            found.setdefault(who, []).append(its.first / 1e3)
+    median = {who: statistics.median(times) for who, times in found.items()}
+    header = ("", "first step, ms", "times torch eager's", "all")
+    eager = median.get("eager")
+    cells = [
+        (
+            COMPETITORS[who],
+            f"{milliseconds:.0f}",
+            f"{milliseconds / eager:.2f}" if eager else "",
+            " ".join(f"{its:.0f}" for its in found[who]),
+        )
+        for who, milliseconds in median.items()
+    ]
+    return text_table(header, cells)
+
+
 def text(lines: list[Line]) -> str:
     def show(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
@@ -331,6 +362,7 @@ def main() -> int:
     parser.add_argument("--competitors", nargs="+", choices=COMPETITORS, default=COMPETITORS)
     parser.add_argument("--rounds", type=int, default=3, help="in which each runs (default: 3)")
     parser.add_argument("--readings", type=int, default=10, help="in each round (default: 10)")
+    parser.add_argument("--first", action="store_true", help="measure first steps alone")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -340,6 +372,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("this needs an NVIDIA GPU and a torch with CUDA")
     for name in options.models:
+        if options.first:
+            eager = [its for its in options.competitors if its == "eager" or "hologram" in its]
+            print(f"\n{first_steps(name, eager, options.rounds)}")
+            continue
         lines = measured(name, options.competitors, options.rounds, options.readings)
         print(f"\n{name}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
         print(text(lines))
