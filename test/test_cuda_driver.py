@@ -217,6 +217,28 @@ class TestComputing(HologramTestCase):
         """
         run_emitted(program, "work(gpu, 3, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=2000)
 
+    def test_tables_of_graphs(self):
+        """They are sent without waiting for what the GPU has to do."""
+        program = """
+        def work(device, count, length=400):
+            dtypes = torch.float32, torch.float64, torch.bfloat16
+            lists = [[torch.full((1 + i % 3,), float(i), dtype=dtype, device="cpu").to(device)
+                      for i in range(length)] for dtype in dtypes]
+            for _ in range(count):
+                for tensors in lists:
+                    torch._foreach_mul_(tensors, 1.25)
+                torch.hologram.flush(device)
+            return torch.cat([x.cpu().double() for tensors in lists for x in tensors])
+        """
+        use = """
+        driver = ctypes.CDLL("libcuda.so.1")
+        assert torch.equal(work(gpu, 12), work(cpu, 12))
+        stats = torch.hologram.stream_stats(gpu)
+        assert stats["replays.launched"] > 4 and stats["replays.failed"] == 0, stats
+        assert driver.simulated_cuda_calls(b"pageable") == 0
+        """
+        run_emitted(program, "work(gpu, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=200)
+
     def test_a_flush_is_one_launch_by_the_driver(self):
         """Beside a look at which context the thread has: what nobody asks for is not recorded."""
         program = """

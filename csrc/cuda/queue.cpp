@@ -208,7 +208,10 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   };
   const bool is_known = note_all();
   if (!is_known) replays_.give_up();
-  if (!is_known || !replays_.enqueue(compiled, stream_)) {
+  const auto stage = [&](size_t bytes) {
+    return staging_.take(bytes, last_ + 1, [&] { return ask(last_, released); });
+  };
+  if (!is_known || !replays_.enqueue(compiled, stream_, stage)) {
     frame.bytes_moved = moved;
     frame.forget_epilogues();
     return std::nullopt;

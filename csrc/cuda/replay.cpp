@@ -167,7 +167,8 @@ Work* Replays::begin(const std::shared_ptr<const Compiled>& compiled) {
   return &work_;
 }
 
-bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream) {
+bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream,
+                      const Stage& stage) {
   if (work_.size() < kLeastSteps) {
     give_up();
     return false;
@@ -185,7 +186,7 @@ bool Replays::enqueue(const std::shared_ptr<const Compiled>& compiled, Stream st
   }
   if (std::ranges::find(known.seen, hash) != known.seen.end()) {
     known.misses = 0;
-    return make(compiled, stream, hash);
+    return make(compiled, stream, hash, stage);
   }
   known.seen_last = (known.seen_last + 1) % known.seen.size();
   known.seen[known.seen_last] = hash;
@@ -213,7 +214,8 @@ bool Replays::launch(Place place, Stream stream) {
   return true;
 }
 
-bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash) {
+bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash,
+                   const Stage& stage) {
   auto& of_program = current_->replays;
   if (const auto other = of_program.find(hash); other != of_program.end()) remove(other->second);
   if (replays_.size() == kMostReplays) remove(std::prev(replays_.end()));
@@ -222,7 +224,7 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
   replay.work = work_;
   replay.hash = hash;
   const char* what = "memory for tables of addresses";
-  Status status = send_tables(replay, stream);
+  Status status = send_tables(replay, stream, stage);
   if (status == kSuccess) {
     replay.work.place_tables(replay.tables);
     const CaptureGuard guard;
@@ -250,7 +252,7 @@ bool Replays::make(const std::shared_ptr<const Compiled>& compiled, Stream strea
 }
 
 // Memory of its own: what is in it stays as it is.
-Status Replays::send_tables(Replay& replay, Stream stream) {
+Status Replays::send_tables(Replay& replay, Stream stream, const Stage& stage) {
   const std::vector<std::byte>& tables = replay.work.tables_;
   if (tables.empty()) return kSuccess;
   {
@@ -259,8 +261,13 @@ Status Replays::send_tables(Replay& replay, Stream stream) {
       return status;
     }
   }
-  // Of pageable memory: it has been read on return.
-  return driver_.copy_to_device(replay.tables, tables.data(), tables.size(), stream);
+  try {
+    std::byte* const staged = stage(tables.size());
+    std::ranges::copy(tables, staged);
+    return driver_.copy_to_device(replay.tables, staged, tables.size(), stream);
+  } catch (const Error&) {  // no page-locked memory
+    return kOutOfMemory;
+  }
 }
 
 // Launches on a stream that is captured; the node of each is what the next one comes behind.

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <span>
@@ -95,9 +96,11 @@ class Replays {
   // What a program is to write its work to, of one program at a time; null where it has not come
   // before, or its work is not worth being written down.
   Work* begin(const std::shared_ptr<const Compiled>& compiled);
+  // Page-locked memory of so many bytes, to be copied from on the stream; throws Error.
+  using Stage = std::function<std::byte*(size_t)>;
   // Enqueues what has been written down as one graph; false, with nothing enqueued, where there is
   // none (yet).
-  bool enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream);
+  bool enqueue(const std::shared_ptr<const Compiled>& compiled, Stream stream, const Stage& stage);
   // The work cannot be written down.
   void give_up() noexcept { current_->skipped = kSkips; }
 
@@ -142,10 +145,11 @@ class Replays {
   static constexpr uint32_t kSkips = 3;
 
   bool launch(Place place, Stream stream);
-  bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash);
+  bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash,
+            const Stage& stage);
   Status capture(Replay& replay);
   Status update(Replay& replay);
-  Status send_tables(Replay& replay, Stream stream);
+  Status send_tables(Replay& replay, Stream stream, const Stage& stage);
   void destroy(Replay& replay) noexcept;
   void remove(Place place) noexcept;
   void fail(const Compiled& compiled, Status status, const char* what) noexcept;
