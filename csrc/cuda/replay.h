@@ -3,9 +3,9 @@
 // What a program is about to enqueue is written down first (Work). Where the same kernels, products
 // and calls have been written down before, they become a graph: the launches are captured, in their
 // order, on a stream of their own. When the work comes again it is one launch of the graph, and
-// what has changed of the kernels' arguments - addresses, numbers - is set in the graph before. A
-// program whose products, calls or tables have other addresses is another graph, or is launched as
-// it was.
+// what has changed of the kernels' arguments - addresses, numbers - is set in the graph before, and
+// tables of them are sent again. A program whose products or calls have other addresses is another
+// graph, or is launched as it was.
 //
 // Setting the arguments of a kernel takes a fifth of the time of a launch; so what is worth one
 // launch of a graph is worth the setting of all its kernels.
@@ -144,11 +144,12 @@ class Replays {
   // launches.
   static constexpr uint32_t kSkips = 3;
 
-  bool launch(Place place, Stream stream);
+  bool launch(Place place, Stream stream, const Stage& stage);
   bool make(const std::shared_ptr<const Compiled>& compiled, Stream stream, uint64_t hash,
             const Stage& stage);
   Status capture(Replay& replay);
   Status update(Replay& replay);
+  Status make_tables(Replay& replay);
   Status send_tables(Replay& replay, Stream stream, const Stage& stage);
   void destroy(Replay& replay) noexcept;
   void remove(Place place) noexcept;
