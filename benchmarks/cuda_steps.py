@@ -158,10 +158,12 @@ class Training:
         self.module.synchronize()
         return 1e6 * (time.perf_counter() - start) / steps
 
-    def warm(self, seconds: float) -> None:
+    def warm(self, reading: Callable[[], float]) -> None:
+        """Takes readings that do not count, while kernels are compiled: ours, in the background."""
+        seconds = WARM_UP_SECONDS if self.kind == "hologram" else 0
         begin, readings = time.monotonic(), 0
         while readings < WARM_UP or time.monotonic() - begin < seconds:
-            self.timed(STEPS)
+            reading()
             readings += 1
 
     def on_gpu(self) -> float:
@@ -190,14 +192,11 @@ def work(training: Training, competitor: str, readings: int, is_first: bool) -> 
     first = training.timed(1)
     if readings == 0:
         return Result([], [], first, [], 0, torch.cuda.get_device_name())
-    training.warm(WARM_UP_SECONDS if training.kind == "hologram" else 0)
+    training.warm(lambda: training.timed(STEPS))
     training.module.reset_peak_memory_stats()
     times = [training.timed(STEPS) for _ in range(readings)]
     peak = training.module.max_memory_allocated()
-    if training.kind == "hologram":  # programs end where the event is: others than before
-        begin = time.monotonic()
-        while time.monotonic() - begin < WARM_UP_SECONDS:
-            training.on_gpu()
+    training.warm(training.on_gpu)  # programs end where the event is: others than before
     on_gpu = [training.on_gpu() for _ in range(5)]
     new_shape: list[float] = []
     if competitor == "eager" or training.kind == "hologram":  # what compiles would compile again
@@ -373,8 +372,8 @@ def main() -> int:
         parser.error("this needs an NVIDIA GPU and a torch with CUDA")
     for name in options.models:
         if options.first:
-            eager = [its for its in options.competitors if its == "eager" or "hologram" in its]
-            print(f"\n{first_steps(name, eager, options.rounds)}")
+            unmodified = [c for c in options.competitors if c == "eager" or "hologram" in c]
+            print(f"\n{first_steps(name, unmodified, options.rounds)}")
             continue
         lines = measured(name, options.competitors, options.rounds, options.readings)
         print(f"\n{name}, {torch.cuda.get_device_name()}, torch {torch.__version__}")

@@ -178,12 +178,6 @@ constexpr Composite kThresholdBackward{kNumbers,
 constexpr Composite kGelu{kReals, [](Builder& b, const View* in) { b.apply(Op::gelu, {in[0]}); }};
 constexpr double kBeta = M_SQRT2 * M_2_SQRTPI * 0.5;  // sqrt(2 / pi)
 constexpr double kKappa = 0.044715;
-// tanh(beta * (x + kappa * x^3))
-View gelu_tanh(Builder& b, View x) {
-  const View cube = b.apply(Op::mul, {b.apply(Op::mul, {x, x}), x});
-  const View inner = b.apply(Op::add, {x, b.apply(Op::mul, {cube, b.number(kKappa)})});
-  return b.apply(Op::tanh, {b.apply(Op::mul, {inner, b.number(kBeta)})});
-}
 constexpr Composite kGeluTanh{kReals,
                               [](Builder& b, const View* in) { b.apply(Op::gelu_tanh, {in[0]}); }};
 // grad * (cdf + x * pdf)
@@ -204,7 +198,10 @@ constexpr Composite kGeluTanhBackward{
     kReals,
     [](Builder& b, const View* in) {
       const View x = in[1];
-      const View t = gelu_tanh(b, x);
+      // tanh(beta * (x + kappa * x^3))
+      const View cube = b.apply(Op::mul, {b.apply(Op::mul, {x, x}), x});
+      const View inner = b.apply(Op::add, {x, b.apply(Op::mul, {cube, b.number(kKappa)})});
+      const View t = b.apply(Op::tanh, {b.apply(Op::mul, {inner, b.number(kBeta)})});
       const View left = b.apply(Op::mul, {x, b.number(0.5)});
       const View right = b.apply(Op::add, {t, b.number(1)});
       const View left_slope = b.apply(Op::mul, {right, b.number(0.5)});

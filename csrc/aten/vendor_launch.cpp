@@ -53,19 +53,21 @@ struct Range {
 };
 
 // The allocator gives what fits best, which is not always what was given back to it last: what else
-// it has is asked for, too, until that is among it.
-constexpr size_t kMostRequests = 256;
+// it has is asked for, too, until that is among it. Somebody else may have that, and then the
+// allocator would ask the driver for ever more.
+constexpr size_t kMostRequests = 256, kMostElsewhere = size_t{64} << 20;
 
 // Of a range what lies in nothing that has been taken: its first part.
 std::optional<Range> first_missing(const Range& range, const std::map<char*, size_t>& taken) {
   char *at = range.memory, *const end = range.memory + range.bytes;
   while (at < end) {
-    const auto next = taken.upper_bound(at);
-    if (next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= at) {
+    const auto next = taken.upper_bound(at),
+               before = next == taken.begin() ? next : std::prev(next);
+    if (before == next || before->first + before->second <= at) {
       char* const until = next == taken.end() ? end : std::min(end, next->first);
       return Range{at, static_cast<size_t>(until - at)};
     }
-    at = std::prev(next)->first + std::prev(next)->second;
+    at = before->first + before->second;
   }
   return std::nullopt;
 }
@@ -91,10 +93,13 @@ std::shared_ptr<void> CapturedMemory::keep(at::ArrayRef<c10::IValue> results) {
   // What is small may be given out of where something large was.
   std::ranges::stable_sort(returned, std::greater{}, &Range::bytes);
   std::map<char*, size_t> taken;
-  size_t requests = 0;
+  size_t requests = 0, bytes_left = kMostElsewhere;
+  for (const Range& range : returned) bytes_left += range.bytes;
   for (const Range& range : returned) {
     while (const auto missing = first_missing(range, taken)) {
-      TORCH_CHECK(requests++ < kMostRequests, "memory of a captured kernel is somebody else's");
+      TORCH_CHECK(requests++ < kMostRequests && missing->bytes <= bytes_left,
+                  "memory of a captured kernel is somebody else's");
+      bytes_left -= missing->bytes;
       c10::DataPtr memory = allocator_->allocate(missing->bytes);
       taken.emplace(static_cast<char*>(memory.get()), missing->bytes);
       kept->memory.push_back(std::move(memory));

@@ -199,7 +199,7 @@ bool Replays::launch(Place place, Stream stream, const Stage& stage) {
   if (status == kSuccess && replay.work.tables_ != work_.tables_) {
     // Behind the launch before, which reads them, too.
     what = kOfTables;
-    replay.work.tables_ = work_.tables_;
+    replay.work.tables_.swap(work_.tables_);
     status = send_tables(replay, stream, stage);
   }
   if (status == kSuccess) {
