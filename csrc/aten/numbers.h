@@ -95,4 +95,16 @@ inline std::optional<at::Scalar> number_of(const c10::TensorImpl* tensor) {
   }
 }
 
+// A number among operands of `dtype` that are tensors with dimensions; none where it may change
+// what is computed, so that more has to be looked at.
+inline std::optional<View> number_beside(const std::optional<at::Scalar>& number, DType dtype,
+                                         bool as_it_is) {
+  const bool real = (kReal & dtype_bit(dtype)) != 0;
+  if (!number || dtype == DType::b8 || number->isBoolean() ||
+      (!real && !number->isIntegral(/*includeBool=*/false)) || !has_value(*number, dtype)) {
+    return std::nullopt;
+  }
+  return immediate(immediate_bits(*number, dtype, as_it_is), dtype);
+}
+
 }  // namespace hologram::aten

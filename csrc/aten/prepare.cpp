@@ -57,17 +57,15 @@ bool prepare_alike(const OperandRules& rules, at::ArrayRef<Argument> in, const T
     const auto* tensor = in[i].tensor == nullptr ? nullptr : in[i].tensor->unsafeGetTensorImpl();
     const bool copied = tensor != nullptr && is_cpu_number(tensor);
     if (tensor == nullptr || copied) {
-      if (condition || *dtype == DType::b8 ||
-          (copied && (!rules.cpu_numbers || model->dim() == 0))) {
+      if (condition || (copied && (!rules.cpu_numbers || model->dim() == 0))) {
         return false;
       }
-      const auto number = copied ? number_of(tensor) : *in[i].scalar;
-      if (!number || number->isBoolean() || (!real && !number->isIntegral(/*includeBool=*/false)) ||
-          !has_value(*number, *dtype)) {
+      const auto number = number_beside(copied ? number_of(tensor) : *in[i].scalar, *dtype,
+                                        rules.keeps_numbers && i > 0);
+      if (!number) {
         return false;
       }
-      prepared.in[i] =
-          immediate(immediate_bits(*number, *dtype, rules.keeps_numbers && i > 0), *dtype);
+      prepared.in[i] = *number;
       with_number = true;
       continue;
     }

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 
 #include "aten/block.h"
 #include "aten/builder.h"
+#include "aten/iteration.h"
 #include "aten/memory_overlap.h"
 #include "aten/numbers.h"
 #include "aten/operand.h"
@@ -30,6 +32,18 @@ bool wants_exact_out(Op op) {
   const OpInfo& info = op_info(op);
   return info.has(kCondition) ||
          (info.arity == 1 && info.integers == Integers::keep && !info.has(kPredicate));
+}
+
+// The number in `b`, beside `a`; none where record_any() is to look at it.
+std::optional<View> plain_number(Op op, const c10::TensorImpl* a, const c10::TensorImpl* b,
+                                 DType dtype) {
+  const OpInfo& info = op_info(op);
+  const bool kept = info.numbers == Numbers::kept;
+  const bool promoted = info.integers == Integers::promote && (kReal & dtype_bit(dtype)) == 0;
+  if (a->dim() == 0 || promoted || (kept && is_half(dtype))) {
+    return std::nullopt;
+  }
+  return number_beside(number_of(b), dtype, kept);
 }
 
 }  // namespace
@@ -54,14 +68,19 @@ bool record_plain(Op op, const Tensor& x, const Tensor* y, const Tensor* out, Te
   if (y != nullptr) {
     operands.arity = 2;
     const auto* b = y->unsafeGetTensorImpl();
-    if (!side_by_side(b)) {
-      return false;
+    if (is_cpu_number(b)) {
+      const auto number = plain_number(op, a, b, *dtype);
+      if (!number || (out == nullptr && !has_default_strides(a))) {
+        return false;
+      }
+      operands.in[1] = *number;
+    } else {
+      Block* const other = side_by_side(b) ? operand_block(b) : nullptr;
+      if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
+        return false;
+      }
+      operands.in[1] = dense_view(other, b, *dtype);
     }
-    Block* const other = operand_block(b);
-    if (other == nullptr || (out != nullptr && overlaps(out->unsafeGetTensorImpl(), b))) {
-      return false;
-    }
-    operands.in[1] = dense_view(other, b, *dtype);
   }
   Window& window = current_window(a->device().index());
   if (out == nullptr) {
