@@ -31,6 +31,7 @@ inline SlotState& OpenProgram::state_of(const View& view, uint64_t number) {
   program.slots.push({inside, true});
   if (inside) bytes += block->bytes;
   program.blocks.push(block);
+  program.block_bytes.push(block->bytes);
   dead.push(false);
   block->place = {slot, -1, -1};
   block->window.store(&window_, std::memory_order_release);

@@ -35,6 +35,7 @@ SlotState& OpenProgram::state_of_temporary(uint16_t number) {
     state.slot = static_cast<uint16_t>(program.slots.size());
     program.slots.push({true, true});
     program.blocks.push(nullptr);
+    program.block_bytes.push(0);
     dead.push(true);
   }
   return state;

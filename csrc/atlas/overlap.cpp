@@ -72,7 +72,7 @@ size_t strided_footprint(const Program& program, uint16_t access) {
 }
 
 size_t slot_bytes(const Program& program, uint16_t slot) {
-  if (const BlockState* block = program.blocks[slot]) return block->bytes;
+  if (program.block_bytes[slot] != 0) return program.block_bytes[slot];
   std::vector<size_t> bytes;
   temporary_bytes(program, bytes);
   return bytes[slot];
@@ -82,7 +82,7 @@ void temporary_bytes(const Program& program, std::vector<size_t>& bytes) {
   bytes.assign(program.slots.size(), 0);
   for (size_t i = 0; i < program.accesses.size(); ++i) {
     const uint16_t slot = program.accesses[i].slot;
-    if (program.blocks[slot] != nullptr) continue;
+    if (program.block_bytes[slot] != 0) continue;
     const auto end = static_cast<size_t>(program.places[i].offset) +
                      footprint(program, static_cast<uint16_t>(i));
     bytes[slot] = std::max(bytes[slot], end);

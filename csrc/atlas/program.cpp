@@ -58,6 +58,7 @@ void Program::clear() noexcept {
   immediates.clear();
   counts.clear();
   blocks.clear();
+  block_bytes.clear();
   shapes.clear();
 }
 
@@ -68,6 +69,7 @@ void Program::reserve(size_t instructions) {
   places.reserve(operands);
   slots.reserve(operands);
   blocks.reserve(operands);
+  block_bytes.reserve(operands);
   counts.reserve(instructions);
   specials.reserve(operands);
   immediates.reserve(operands);

@@ -131,7 +131,7 @@ struct SlotKey {
   bool inside;  // allocated while the program was recorded: nothing of it is older
   bool live;    // somebody may read it after the program; set when the program is closed
 
-  // Else it has given its memory back: its values need none, or what the plan has for them.
+  // Else its block is gone: its values need no memory, or what the plan has for them.
   bool has_memory() const noexcept { return live || !inside; }
 };
 
@@ -162,7 +162,8 @@ struct Program {
   Column<int64_t> strides;  // bytes; as many per strided access as its shape has sizes
   Column<uint64_t> immediates;
   Column<int64_t> counts;      // of elements, each number once
-  Column<BlockState*> blocks;  // of each slot
+  Column<BlockState*> blocks;  // of each slot; null where it is a temporary, or freed and inside
+  Column<size_t> block_bytes;  // of each slot, 0 for a temporary
   struct Shape {
     std::vector<int64_t> sizes;
   };

@@ -29,8 +29,8 @@ void Runner::wait_for(const Fence& fence) {
 }
 
 size_t Runner::scratch_bytes(const Program& program, uint16_t slot) const {
-  const BlockState* const block = program.blocks[slot];
-  return block != nullptr ? block->bytes : temporary_bytes_[slot];
+  const size_t bytes = program.block_bytes[slot];
+  return bytes != 0 ? bytes : temporary_bytes_[slot];
 }
 
 // What the turn that needs most stores for nobody.

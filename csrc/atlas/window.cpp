@@ -143,14 +143,14 @@ bool Window::keep(BlockState* block) noexcept {
                     window.open_.load(std::memory_order_relaxed);
   OpenProgram& program = open ? *window.current_ : *window.running_;
   program.dead[block->place.slot] = true;
-  // Under the lock: once the program has run, the block is gone.
   if (open && program.program.slots[block->place.slot].inside) {
     program.bytes -= block->bytes;
-    block->give_back_memory();
-  } else {
-    if (open) program.retired += block->bytes;
-    block->retire_memory();
+    program.program.blocks[block->place.slot] = nullptr;
+    return false;
   }
+  if (open) program.retired += block->bytes;
+  // Under the lock: once the program has run, the block is gone.
+  block->retire_memory();
   return true;
 }
 
@@ -234,9 +234,7 @@ void Window::flush(FlushReason reason) {
       if (!running_->dead[i]) continue;
       BlockState* const block = running_->program.blocks[i];
       if (block == nullptr) continue;
-      const SlotKey& slot = running_->program.slots[i];
-      // What lived inside the program only has given its memory back already.
-      if (slot.has_memory()) block->give_back_memory();
+      block->give_back_memory();
       delete block;
     }
     checks.swap(running_->checks);

@@ -158,7 +158,8 @@ class Window {
   }
 
   // Called when the owner of a block is done with it. True if the window keeps it: it gives the
-  // memory back and destroys the object later.
+  // memory back and destroys the object later. A block that has lived inside the open program only
+  // is not kept: its values need no memory, or what the plan has for them.
   static bool keep(BlockState* block) noexcept;
 
   // Before other work that the window's queue runs touches a block: what is recorded on it is on
