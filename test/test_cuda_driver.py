@@ -242,6 +242,37 @@ class TestComputing(HologramTestCase):
         """
         run_emitted(program, "work(gpu, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=200)
 
+    def test_copies_between_strides_in_programs(self):
+        """They end no program, and are part of its graph, whichever addresses they have."""
+        program = """
+        def work(device, count):
+            results = []
+            x = torch.arange(4 * 6 * 8.0).view(4, 6, 8).to(device)
+            for number in range(count):
+                z = (x * (number + 1)).transpose(1, 2).contiguous() + 1
+                into = torch.zeros(8, 4, 16, device=device)
+                into[:, :, 1::3].copy_(z.permute(1, 0, 2)[:, :, :5])
+                results.append(into + 1)
+                torch.hologram.flush(device)
+            return torch.stack([result.cpu() for result in results])
+        """
+        use = """
+        work(gpu, 3)
+        names = "flushes.kernel", "flushes.user", "calls", "replays.launched", "replays.failed"
+        before = torch.hologram.stream_stats(gpu)
+        moves = runs()["moves"]
+        assert torch.equal(work(gpu, 40), work(cpu, 40))
+        after = torch.hologram.stream_stats(gpu)
+        kernel, user, calls, launched, failed = (after[n] - before[n] for n in names)
+        assert kernel == 0 and user == 40 and calls == 80, (kernel, user, calls)
+        assert launched > 30 and failed == 0, (launched, failed)
+        assert runs()["moves"] - moves == 80, runs()["moves"] - moves
+        y = torch.arange(12.0, device=gpu).view(3, 4)
+        text = str(torch.hologram.explain(lambda: y.t().contiguous() + 1))
+        assert "copy_" in text, text
+        """
+        run_emitted(program, "work(gpu, 3)", use)
+
     def test_a_flush_is_one_launch_by_the_driver(self):
         """Beside a look at which context the thread has: what nobody asks for is not recorded."""
         program = """

@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "aten/block.h"
@@ -14,6 +16,7 @@
 #include "aten/operand.h"
 #include "aten/pinned.h"
 #include "aten/queue_order.h"
+#include "aten/record_call.h"
 #include "aten/runtime.h"
 #include "atlas/device.h"
 
@@ -51,6 +54,23 @@ void copy_between(Block& written, void* to, Block& read, const void* from, size_
 bool is_host_addressable(const Block& block) {
   return block.pool->host_addressable();
 }
+
+// A copy between strides as an instruction: programs do not end before one.
+class StridedCopyCall final : public KernelCall {
+ public:
+  StridedCopyCall(const at::Tensor& to, const at::Tensor& from)
+      : KernelCall("copy_"), to_(to), from_(from) {}
+  std::optional<StridedCopy> strided_copy(std::span<void* const> memory) const override {
+    return StridedCopy{memory.back(), memory.front(), to_.dtype.itemsize(), to_.sizes, to_.strides,
+                       from_.strides, false};
+  }
+
+ private:
+  void compute(std::span<void* const> memory) override {
+    to_.over(memory.back()).copy_(from_.over(memory.front()));
+  }
+  const TensorShape to_, from_;
+};
 
 }  // namespace
 
@@ -145,6 +165,13 @@ bool copy_strided(const at::Tensor& to, const at::Tensor& from) {
                          out->strides(),
                          in->strides(),
                          Window::watcher() != nullptr};
+  if (is_plain_operand(to, device) && channel.queue->copies_strided(copy)) {
+    // What lies between the elements stays.
+    const std::array<const at::Tensor*, 2> reads{&from, &to};
+    const size_t count = out->is_non_overlapping_and_dense() ? 1 : 2;
+    record_call("copy_", {reads.data(), count}, &to, std::make_shared<StridedCopyCall>(to, from));
+    return true;
+  }
   return run_in_queue_order(channel, used, *written,
                             [&](Queue& queue) { return queue.copy_strided(copy); });
 }

@@ -15,7 +15,7 @@
 namespace hologram {
 
 // Raised with every change of a class that a library sees.
-#define HOLOGRAM_BACKEND_INTERFACE 16
+#define HOLOGRAM_BACKEND_INTERFACE 17
 
 // What a library and the package have to agree on.
 inline constexpr char kBackendInterface[] =

@@ -16,6 +16,7 @@
 #include "atlas/dtype.h"
 #include "atlas/error.h"
 #include "atlas/product.h"
+#include "atlas/strided_copy.h"
 
 namespace hologram {
 
@@ -35,6 +36,10 @@ class Call {
   // The matrix product that it is, of the same addresses: a queue that computes it
   // (Queue::product) does not run the call.
   virtual std::optional<Product> product(std::span<void* const> /*memory*/) const {
+    return std::nullopt;
+  }
+  // The copy that it is, of the same addresses: as product(), for Queue::copies_strided.
+  virtual std::optional<StridedCopy> strided_copy(std::span<void* const> /*memory*/) const {
     return std::nullopt;
   }
   // Whether it enqueues what it computes on a stream (launch), any number of times; then a queue

@@ -138,6 +138,13 @@ std::optional<Product> Frame::Pass::product() const {
       {frame_.operands_.data(), frame_.operands_.size()});
 }
 
+std::optional<StridedCopy> Frame::Pass::strided_copy() const {
+  if (batch_->members.empty()) return std::nullopt;  // what it reads is missing
+  auto copy = frame_.program_->bodies[batch_->call]->strided_copy(addresses());
+  if (copy) copy->is_watched = frame_.is_watched();
+  return copy;
+}
+
 const std::shared_ptr<Call>* Frame::Pass::launched() const noexcept {
   if (!is_call() || batch_->members.empty()) return nullptr;  // or what it reads is missing
   const std::shared_ptr<Call>& body = frame_.program_->bodies[batch_->call];

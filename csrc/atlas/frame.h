@@ -15,6 +15,7 @@
 #include "atlas/export.h"
 #include "atlas/product.h"
 #include "atlas/program.h"
+#include "atlas/strided_copy.h"
 
 namespace hologram {
 
@@ -100,6 +101,8 @@ class Frame {
     void call_on_copies(Queue& queue);
     // The matrix product that a call is, which a queue may compute instead.
     std::optional<Product> product() const;
+    // The same of a copy between strides.
+    std::optional<StridedCopy> strided_copy() const;
     // The same with the function of its result that a later pass computes, in the place of what
     // that writes. Where the queue computes it, it says so.
     std::optional<Product> product_with_epilogue(const Product& product) const;

@@ -98,6 +98,9 @@ class Queue {
   // Enqueues a copy between strided memory of the queue's device; none, with nothing enqueued,
   // where it has no kernel for that. Never waits.
   virtual std::optional<Ticket> copy_strided(const StridedCopy& /*copy*/) { return std::nullopt; }
+  // Whether it has one: programs have the copy as a call then (Call::strided_copy). Where
+  // copy_strided() has none after all, the call runs.
+  virtual bool copies_strided(const StridedCopy& /*copy*/) { return false; }
 
   // Enqueues a matrix product, where Backend::products() names a library that has an algorithm for
   // it; none, with nothing enqueued, elsewhere. Never waits.

@@ -7,7 +7,7 @@
 
 namespace hologram {
 
-// Read while Queue::copy_strided runs. No two elements of `to` share memory, nor does one with
+// Read while it is enqueued. No two elements of `to` share memory, nor does one with
 // `from`; a stride of `from` may be 0.
 struct StridedCopy {
   void* to;  // the first element

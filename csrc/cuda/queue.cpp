@@ -127,6 +127,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
       if (const auto* const call = pass.launched()) {
         launch(**call, pass.addresses());
       } else if (pass.is_call()) {
+        if (const auto copy = pass.strided_copy(); copy && copy_strided(*copy)) continue;
         if (const auto its = pass.product()) {
           if (const auto more = pass.product_with_epilogue(*its); more && product(*more)) {
             pass.note_epilogue();
@@ -183,13 +184,16 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   const auto& code = static_cast<const gpu::Code&>(*compiled->code);
   const size_t count = compiled->plan.batches.size();
   std::array<uint64_t, 3> forms{};
-  size_t products = 0;
+  size_t products = 0, moves = 0;
   const auto note_all = [&] {
     for (size_t i = 0; i < count; ++i) {
       if (frame.is_done(i)) continue;
       Frame::Pass pass(frame, i);
       if (const auto* const call = pass.launched()) {
         work->add(*call, pass.addresses());
+      } else if (const auto copy = pass.is_call() ? pass.strided_copy() : std::nullopt) {
+        note_copy(*work, *copy);
+        ++moves;
       } else if (pass.is_call()) {
         const auto product = pass.product();
         if (!product) return false;
@@ -217,6 +221,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
     return std::nullopt;
   }
   for (size_t i = 0; i < forms.size(); ++i) runs.count(static_cast<gpu::Form>(i), forms[i]);
+  runs.moves += moves;
   Products::enqueued.fetch_add(products, std::memory_order_relaxed);
   const Ticket ticket = enqueued();
   keep(compiled, ticket);
@@ -245,6 +250,12 @@ bool Queue::note_work(Work& work, const gpu::Ready& ready, std::span<const Bindi
                 work.add(launch, in_tables);
               });
   return true;
+}
+
+// Its kernels are loaded: the program has run before.
+void Queue::note_copy(Work& work, const StridedCopy& copy) {
+  each_move(gpu::copy(kMoves, copy),
+            [&](const gpu::Kernel&, const KernelLaunch& launch) { work.add(launch); });
 }
 
 void Queue::run_on_cpu(const gpu::Code& code, size_t pass, std::span<const Binding> bindings) {
@@ -443,8 +454,12 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   return enqueued();
 }
 
+bool Queue::copies_strided(const StridedCopy& copy) {
+  return copy.sizes.size() <= gpu::kMostMoveDimensions;
+}
+
 std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
-  if (copy.sizes.size() > gpu::kMostMoveDimensions) return std::nullopt;
+  if (!copies_strided(copy)) return std::nullopt;
   const ContextGuard guard(gpu_);
   if (captured()) refuse_capture("a copy of " + std::to_string(copy.bytes()) + " bytes");
   const gpu::Launches launches = gpu::copy(kMoves, copy);
@@ -456,16 +471,22 @@ std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
 }
 
 void Queue::launch_moves(const gpu::Launches& launches) {
+  each_move(launches,
+            [&](const gpu::Kernel& kernel, const KernelLaunch& its) { launch(kernel, its); });
+}
+
+template <class F>
+void Queue::each_move(const gpu::Launches& launches, F&& use) const {
   std::array<Address, gpu::kMostBuffers> addresses;
   for (const gpu::Launch& its : launches.list) {
     std::ranges::transform(its.arguments, addresses.begin(), [](const gpu::Argument& argument) {
       return address_of(argument.address);
     });
-    launch(*its.kernel, {kernels_.find(its.kernel->name),
-                         its.blocks,
-                         its.threads,
-                         {addresses.data(), its.arguments.size()},
-                         its.parameters});
+    use(*its.kernel, KernelLaunch{kernels_.find(its.kernel->name),
+                                  its.blocks,
+                                  its.threads,
+                                  {addresses.data(), its.arguments.size()},
+                                  its.parameters});
   }
 }
 

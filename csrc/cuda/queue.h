@@ -75,6 +75,7 @@ class Queue final : public hologram::Queue {
   Ticket copy_from(hologram::Queue& source, void* to, const void* from, size_t bytes) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
+  bool copies_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
   bool computes(const Product& product) override;
   Ticket record(std::shared_ptr<hologram::Moment> moment) override;
@@ -119,7 +120,10 @@ class Queue final : public hologram::Queue {
   template <class F>
   void each_launch(const gpu::Ready& ready, std::span<const Binding> bindings, Address scratch,
                    Address tables, F&& use) const;
+  void note_copy(Work& work, const StridedCopy& copy);
   void launch_moves(const gpu::Launches& launches);
+  template <class F>
+  void each_move(const gpu::Launches& launches, F&& use) const;
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
   void launch(const gpu::Kernel& kernel, const KernelLaunch& its);

@@ -106,6 +106,7 @@ Ticket Queue::submit(const std::shared_ptr<const Compiled>& compiled, Frame& fra
     const Batch& batch = compiled->plan.batches[i];
     try {
       if (pass.is_call()) {
+        if (const auto copy = pass.strided_copy(); copy && copy_strided(*copy)) continue;
         if (const auto its = pass.product(); its && product(*its)) continue;
         finish();
         const FloatModeGuard mode(frame.program().float_mode);
@@ -244,10 +245,12 @@ Ticket Queue::fill(void* to, const void* element, size_t element_bytes, size_t c
   return enqueued(element_bytes * count);
 }
 
+bool Queue::copies_strided(const StridedCopy& copy) {
+  return copy.sizes.size() <= gpu::kMostMoveDimensions && holds(copy.to) && holds(copy.from);
+}
+
 std::optional<Ticket> Queue::copy_strided(const StridedCopy& copy) {
-  if (copy.sizes.size() > gpu::kMostMoveDimensions || !holds(copy.to) || !holds(copy.from)) {
-    return std::nullopt;
-  }
+  if (!copies_strided(copy)) return std::nullopt;
   const gpu::Launches launches = gpu::copy(kMoves, copy);
   const std::unique_lock lock = enter();
   launch_moves(launches);

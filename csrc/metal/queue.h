@@ -60,6 +60,7 @@ class Queue final : public hologram::Queue {
   Ticket copy(void* to, const void* from, size_t bytes, Direction direction) override;
   Ticket fill(void* to, const void* element, size_t element_bytes, size_t count) override;
   std::optional<Ticket> copy_strided(const StridedCopy& copy) override;
+  bool copies_strided(const StridedCopy& copy) override;
   std::optional<Ticket> product(const Product& product) override;
   bool computes(const Product& product) override;
   std::optional<Ticket> attention(const Attention& attention) override;
