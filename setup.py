@@ -236,7 +236,10 @@ def write_units() -> list[str]:
     for name, members in UNITS.items():
         path = Path(f"build/generated/{name}.cpp")
         files = [f"{member}.cpp" for member in members.split()]
-        lines = ["// Written by setup.py.", *(f'#include "{file}"' for file in files)]
+        # The compiler takes a compiled header where the file that it compiles includes it, not
+        # where a file that is included does.
+        first = ["aten/precompiled.h"] if includes_torch(str(path)) else []
+        lines = ["// Written by setup.py.", *(f'#include "{file}"' for file in first + files)]
         write_if_changed(ROOT / path, "\n".join([*lines, ""]))
         paths.append(str(path))
         together.update(f"csrc/{file}" for file in files)
@@ -408,6 +411,8 @@ class build_ext(BuildExtension):
         # What was compiled with the old one does not name it among its dependencies.
         shutil.rmtree(ROOT / "build/temp", ignore_errors=True)
         result.parent.mkdir(parents=True)
+        # The members of a unit include the header again, which the compiler then looks for as text.
+        shutil.copy(header, result.with_suffix(""))
         process = subprocess.Popen(command)
 
         def wait() -> None:

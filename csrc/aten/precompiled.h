@@ -5,7 +5,12 @@
 #ifndef HOLOGRAM_ATEN_PRECOMPILED_H  // not a pragma: it is compiled as a main file
 #define HOLOGRAM_ATEN_PRECOMPILED_H
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
+
+#include <span>
 
 #endif  // HOLOGRAM_ATEN_PRECOMPILED_H
