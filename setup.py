@@ -171,28 +171,28 @@ def write_quick_kernels() -> list[str]:
 
 
 # Files that are compiled as one, because their headers take longer than they do: pybind11 and
-# torch's about Python and autograd ten seconds, torch's others two to five, the standard library's
-# two. Who knows the rows of the op table is apart from who does not: a new row recompiles little.
+# torch's about Python and autograd ten seconds, torch's others one to three even where they are
+# precompiled (templates that they use are compiled with each unit), the standard library's two.
+# Who knows the rows of the op table is apart from who does not: a new row recompiles little.
 UNITS = {
     "python": "aten/bindings aten/explain aten/measure aten/memory_trace aten/custom aten/rnn "
     "aten/autograd_threads aten/dlpack_api aten/kernel_texts aten/python_methods "
-    "aten/python_flush",
-    "operators": "aten/factories aten/nn aten/autocast",
+    "aten/python_flush aten/process_group",
+    "operators": "aten/factories aten/nn aten/autocast aten/attention aten/learned_call",
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
     "aten/library_products aten/past_autograd aten/quick aten/delegate_target",
-    "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite",
+    "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite "
+    "aten/activity aten/device_errors aten/generator aten/guard aten/hooks aten/profile "
+    "aten/report aten/runtime aten/threads",
     "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
     "aten/vendor_launch aten/vendor_memory aten/vendor_streams",
-    "runtime": "aten/activity aten/device_errors aten/generator aten/guard aten/hooks aten/profile "
-    "aten/report aten/runtime aten/threads",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
     "folds": "aten/folding aten/reductions aten/row_programs aten/norms aten/channel_norms "
     "aten/rms_norm",
     "random": "aten/random aten/random_choices",
-    "attention": "aten/attention aten/learned_call",
     "layers": "aten/convolutions aten/gradient_scaling aten/library_attention aten/losses "
-    "aten/smoothed_loss aten/sync_batch_norm",
-    "along": "aten/arange aten/arg_reductions aten/assembling aten/scans",
+    "aten/smoothed_loss aten/sync_batch_norm aten/arange aten/arg_reductions aten/assembling "
+    "aten/scans",
     "groups": "cpu/check_group cpu/compile cpu/compile_operations cpu/group_run "
     "cpu/group_run_strided cpu/strided_space cpu/stages cpu/row_group cpu/row_run atlas/algebra "
     "atlas/op_table",

@@ -26,6 +26,7 @@
 #include "aten/runtime.h"
 
 namespace hologram::aten {
+namespace process_group {  // its names are its own in the unit that it is compiled with
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -547,8 +548,10 @@ TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
 }
 
 }  // namespace
+}  // namespace process_group
 
 void bind_process_group(pybind11::module_& m) {
+  using namespace process_group;
   c10d::TimerRegistry()->Register(kHologram,
                                   [](c10::Device device) -> std::unique_ptr<c10d::Timer> {
                                     return std::make_unique<StepTimer>(device);
