@@ -217,8 +217,7 @@ class TestComputing(HologramTestCase):
         """
         run_emitted(program, "work(gpu, 3, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=2000)
 
-    def test_tables_of_graphs(self):
-        """They are sent without waiting for what the GPU has to do, and again where they differ."""
+    def check_tables_of_graphs(self, pageable: str, **env: object) -> None:
         program = """
         def work(device, count, length=400):
             dtypes = torch.float32, torch.float64, torch.bfloat16
@@ -230,17 +229,26 @@ class TestComputing(HologramTestCase):
                 torch.hologram.flush(device)
             return torch.cat([x.cpu().double() for tensors in lists for x in tensors])
         """
-        use = """
+        use = f"""
         driver = ctypes.CDLL("libcuda.so.1")
         for _ in range(3):  # other tensors than before
             assert torch.equal(work(gpu, 12), work(cpu, 12))
         stats = torch.hologram.stream_stats(gpu)
         names = "made", "launched", "failed"
-        made, launched, failed = (stats[f"replays.{name}"] for name in names)
+        made, launched, failed = (stats[f"replays.{{name}}"] for name in names)
         assert made == 1 and launched > 24 and failed == 0, stats
-        assert driver.simulated_cuda_calls(b"pageable") == 0
+        assert driver.simulated_cuda_calls(b"pageable") {pageable}
         """
-        run_emitted(program, "work(gpu, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=200)
+        run_emitted(program, "work(gpu, 3)", use, HOLOGRAM_TEST_CUDA_DELAY=200, **env)
+
+    def test_tables_of_graphs(self):
+        """They are sent without waiting for what the GPU has to do, and again where they differ."""
+        self.check_tables_of_graphs("== 0")
+
+    def test_tables_without_page_locked_memory(self):
+        """They wait for what the GPU has to do, and are the same."""
+        every = ",".join(str(number) for number in range(1, 5000))
+        self.check_tables_of_graphs("> 30", HOLOGRAM_TEST_CUDA_NO_HOST_MEMORY=every)
 
     def test_copies_between_strides_in_programs(self):
         """They end no program, and are part of its graph, whichever addresses they have."""

@@ -95,6 +95,16 @@ void read_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, void*
 // Up to so many bytes the host copies to page-locked memory rather than wait for the queue.
 constexpr size_t kMostStaged = size_t{1} << 20;
 
+// Null where that is not wanted, or there is none.
+static c10::DataPtr stage(size_t nbytes, Until until) {
+  if (until != Until::done || nbytes > kMostStaged) return {};
+  try {
+    return own_pinned_allocator().allocate(nbytes);
+  } catch (const c10::OutOfMemoryError&) {
+    return {};
+  }
+}
+
 void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, const void* host,
                    Until until) {
   Block* const block = settled_block(storage);
@@ -102,8 +112,7 @@ void write_storage(c10::StorageImpl* storage, size_t offset, size_t nbytes, cons
   if (is_host_addressable(*block)) {
     Window::finish(*block);
     std::memcpy(at_offset(storage, offset), host, nbytes);
-  } else if (until == Until::done && nbytes <= kMostStaged) {
-    const c10::DataPtr staged = own_pinned_allocator().allocate(nbytes);
+  } else if (const c10::DataPtr staged = stage(nbytes, until)) {
     std::memcpy(staged.get(), host, nbytes);
     transfer(*block, at_offset(storage, offset), staged.get(), nbytes, Direction::to_device,
              Until::enqueued);

@@ -344,10 +344,12 @@ void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> 
   // on the stream all the same.
   std::byte* const staged =
       staging_.take(prepared.table_bytes(), last_ + 1, [&] { return ask(last_, released); });
+  std::vector<std::byte> ordinary(staged != nullptr ? 0 : prepared.table_bytes());
+  std::byte* const from = staged != nullptr ? staged : ordinary.data();
   for (const gpu::Prepared::Launch& its : prepared.launches()) {
-    its.table.write(staged + its.table_offset, bindings);
+    its.table.write(from + its.table_offset, bindings);
   }
-  transferred(driver_.copy_to_device(to, staged, prepared.table_bytes(), stream_), "copy",
+  transferred(driver_.copy_to_device(to, from, prepared.table_bytes(), stream_), "copy",
               prepared.table_bytes());
 }
 

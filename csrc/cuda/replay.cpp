@@ -266,13 +266,10 @@ Status Replays::send_tables(Replay& replay, Stream stream, const Stage& stage) {
   const std::vector<std::byte>& tables = replay.work.tables_;
   if (tables.empty()) return kSuccess;
   const CaptureGuard guard;
-  try {
-    std::byte* const staged = stage(tables.size());
-    std::ranges::copy(tables, staged);
-    return driver_.copy_to_device(replay.tables, staged, tables.size(), stream);
-  } catch (const Error&) {  // no page-locked memory
-    return kOutOfMemory;
-  }
+  std::byte* const staged = stage(tables.size());
+  if (staged != nullptr) std::ranges::copy(tables, staged);
+  const std::byte* const from = staged != nullptr ? staged : tables.data();
+  return driver_.copy_to_device(replay.tables, from, tables.size(), stream);
 }
 
 // Launches on a stream that is captured; the node of each is what the next one comes behind.

@@ -96,7 +96,7 @@ class Replays {
   // What a program is to write its work to, of one program at a time; null where it has not come
   // before, or its work is not worth being written down.
   Work* begin(const std::shared_ptr<const Compiled>& compiled);
-  // Page-locked memory of so many bytes, to be copied from on the stream; throws Error.
+  // Page-locked memory of so many bytes, to be copied from on the stream; null where there is none.
   using Stage = std::function<std::byte*(size_t)>;
   // Enqueues what has been written down as one graph; false, with nothing enqueued, where there is
   // none (yet).

@@ -1,5 +1,5 @@
 // Page-locked memory for what a queue copies to its device in its own name: a copy from other
-// memory would wait for all that the stream has to do.
+// memory waits for all that the stream has to do.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ class Staging {
 
   // Memory that is the caller's up to a ticket, aligned to 256 bytes. Tickets do not fall. `done`
   // says, without waiting, up to which ticket all is done, and is asked only where the memory at
-  // hand is used up. Throws Error.
+  // hand is used up. Null where the host has no more.
   template <class Done>
   std::byte* take(size_t bytes, Ticket ticket, Done&& done) {
     if (chunks_.empty() || bytes > chunks_.back().size - chunks_.back().used) {
-      make_room(bytes, chunks_.empty() ? 0 : done());
+      if (!make_room(bytes, chunks_.empty() ? 0 : done())) return nullptr;
     }
     Chunk& chunk = chunks_.back();
     std::byte* const memory = chunk.memory + chunk.used;
@@ -44,7 +44,7 @@ class Staging {
     size_t size, used;  // multiples of kUnit
     Ticket ticket;      // of what uses it last
   };
-  void make_room(size_t bytes, Ticket done);
+  bool make_room(size_t bytes, Ticket done);
 
   std::deque<Chunk> chunks_;  // the last one is being filled, the first one is free first
 };

@@ -14,6 +14,7 @@
 // driver says it has (13000); and the numbers, from 1, of what fails, HOLOGRAM_TEST_CUDA_NO_LAUNCH
 // of launches that are refused, HOLOGRAM_TEST_CUDA_ILLEGAL_LAUNCH of those that go to an illegal
 // address, after which the context is lost, HOLOGRAM_TEST_CUDA_NO_MEMORY of allocations on devices,
+// HOLOGRAM_TEST_CUDA_NO_HOST_MEMORY of those of page-locked memory,
 // HOLOGRAM_TEST_CUDA_NO_CAPTURE of captures that come to nothing, HOLOGRAM_TEST_CUDA_NO_INSTANCE of
 // graphs for which there is no memory, HOLOGRAM_TEST_CUDA_NO_UPDATE of kernels that are not set,
 // HOLOGRAM_TEST_CUDA_NO_REPLAY of launches of graphs for which there is no memory.
@@ -395,6 +396,8 @@ Status cuMemFree_v2(Address memory) {
 Status cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
   return aside_of_captures([&](Device&) {
     if (flags != kHostMemoryPortable) return kInvalidValue;
+    static std::atomic<int> number{0};
+    if (is_one_of("HOLOGRAM_TEST_CUDA_NO_HOST_MEMORY", ++number)) return kOutOfMemory;
     return HostMemory::instance().allocate(memory, bytes);
   });
 }
