@@ -129,13 +129,12 @@ Frame::Pass::Pass(Frame& frame, size_t number)
 
 void Frame::Pass::call() {
   if (batch_->members.empty()) return;  // what it reads is missing
-  frame_.program_->bodies[batch_->call]->run({frame_.operands_.data(), frame_.operands_.size()});
+  frame_.program_->bodies[batch_->call]->run(addresses());
 }
 
 std::optional<Product> Frame::Pass::product() const {
   if (batch_->members.empty()) return std::nullopt;  // what it reads is missing
-  return frame_.program_->bodies[batch_->call]->product(
-      {frame_.operands_.data(), frame_.operands_.size()});
+  return frame_.program_->bodies[batch_->call]->product(addresses());
 }
 
 std::optional<StridedCopy> Frame::Pass::strided_copy() const {

@@ -212,9 +212,7 @@ std::optional<Ticket> Queue::replay(const std::shared_ptr<const Compiled>& compi
   };
   const bool is_known = note_all();
   if (!is_known) replays_.give_up();
-  const auto stage = [&](size_t bytes) {
-    return staging_.take(bytes, last_ + 1, [&] { return ask(last_, released); });
-  };
+  const auto stage = [&](size_t bytes) { return this->stage(bytes, released); };
   if (!is_known || !replays_.enqueue(compiled, stream_, stage)) {
     frame.bytes_moved = moved;
     frame.forget_epilogues();
@@ -338,12 +336,16 @@ void Queue::each_launch(const gpu::Ready& ready, std::span<const Binding> bindin
   }
 }
 
-void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings,
-                        Address to, Released& released) {
+// Page-locked memory up to the end of the submission; null where there is none.
+std::byte* Queue::stage(size_t bytes, Released& released) {
   // The ticket that the submission gets, or an earlier one of another thread's, which comes later
   // on the stream all the same.
-  std::byte* const staged =
-      staging_.take(prepared.table_bytes(), last_ + 1, [&] { return ask(last_, released); });
+  return staging_.take(bytes, last_ + 1, [&] { return ask(last_, released); });
+}
+
+void Queue::send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings,
+                        Address to, Released& released) {
+  std::byte* const staged = stage(prepared.table_bytes(), released);
   std::vector<std::byte> ordinary(staged != nullptr ? 0 : prepared.table_bytes());
   std::byte* const from = staged != nullptr ? staged : ordinary.data();
   for (const gpu::Prepared::Launch& its : prepared.launches()) {

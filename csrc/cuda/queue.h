@@ -124,6 +124,7 @@ class Queue final : public hologram::Queue {
   void launch_moves(const gpu::Launches& launches);
   template <class F>
   void each_move(const gpu::Launches& launches, F&& use) const;
+  std::byte* stage(size_t bytes, Released& released);
   void send_tables(const gpu::Prepared& prepared, std::span<const Binding> bindings, Address to,
                    Released& released);
   void launch(const gpu::Kernel& kernel, const KernelLaunch& its);
