@@ -243,14 +243,15 @@ def write_units() -> list[str]:
         write_if_changed(ROOT / path, "\n".join([*lines, ""]))
         paths.append(str(path))
         together.update(f"csrc/{file}" for file in files)
-    alone = (
+    alone = sorted(
         path
         for layer in LAYERS
         for path in glob.glob(f"csrc/{layer}/*.cpp")
         if path not in together
     )
-    # What takes longest first.
-    return [paths[0], *sorted(alone, key=lambda path: "kernels_" not in path), *paths[1:]]
+    kernels = [path for path in alone if "kernels_" in path]
+    # What takes longest first, so that no core is left with it in the end.
+    return [paths[0], *kernels, *paths[1:], *(path for path in alone if path not in kernels)]
 
 
 def includes_torch(source: str) -> bool:
@@ -346,6 +347,7 @@ class build_ext(BuildExtension):
             compile = self.compiler.compile
 
             def in_two(sources: list[str], *arguments: Any, **options: Any) -> list[str]:
+                sources = sorted(sources, key=SOURCES.index)  # setuptools sorts them by name
                 if precompiling is not None:
                     core = [source for source in sources if not includes_torch(source)]
                     compile(core, *arguments, **options)
@@ -430,6 +432,7 @@ class build_ext(BuildExtension):
 
 
 SOURCE = repository()
+SOURCES = write_quick_kernels() + write_units()
 
 setup(
     install_requires=[TORCH, "numpy"],
@@ -441,7 +444,7 @@ setup(
     ext_modules=[
         CppExtension(
             "torch_hologram._C",
-            sources=write_units() + write_quick_kernels(),
+            sources=SOURCES,
             include_dirs=[
                 str(PRECOMPILED),
                 str(ROOT / "csrc"),
