@@ -495,6 +495,23 @@ class TestScalars(PointwiseTestCase):
             self.check(getattr(torch, row), x, number, out=torch.zeros(50, dtype=dtype), what=what)
             self.check(reverse, x, number, what=what)
 
+    @parametrize("row", ("add", "sub", "mul", "div"))
+    def test_numbers_beside_every_shape(self, row):
+        """With sizes of 0 and 1, whose strides say nothing: the result's are the CPU's."""
+        op = getattr(torch, row)
+        base = torch.arange(300.0)
+        for shape in itertools.chain(*(itertools.product((0, 1, 3), repeat=n) for n in range(4))):
+            for sizes in itertools.permutations(range(len(shape))):
+                # Dense in the order of `sizes`; where that is the last first, contiguous.
+                strides, step = [0] * len(shape), 1
+                for d in reversed(sizes):
+                    strides[d], step = step, step * max(shape[d], 1)
+
+                def on_view(t, number, shape=shape, strides=strides):
+                    return op(t.as_strided(shape, strides), number)
+
+                self.check(on_view, base, 2.5, what=f"{shape} {strides}")
+
     @parametrize("row", BINARY)
     @parametrize("dtype", NATIVE_DTYPES)
     def test_tensors_without_dimensions(self, row, dtype):
