@@ -501,10 +501,10 @@ class TestScalars(PointwiseTestCase):
         op = getattr(torch, row)
         base = torch.arange(300.0)
         for shape in itertools.chain(*(itertools.product((0, 1, 3), repeat=n) for n in range(4))):
-            for sizes in itertools.permutations(range(len(shape))):
-                # Dense in the order of `sizes`; where that is the last first, contiguous.
+            for order in itertools.permutations(range(len(shape))):
+                # Without gaps, the last of `order` innermost: contiguous where that is 0, 1, 2.
                 strides, step = [0] * len(shape), 1
-                for d in reversed(sizes):
+                for d in reversed(order):
                     strides[d], step = step, step * max(shape[d], 1)
 
                 def on_view(t, number, shape=shape, strides=strides):

@@ -55,8 +55,10 @@ inline bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t i
   return true;
 }
 
-// Whether a contiguous tensor has the strides of a new one, also in dimensions of size 1.
+// Whether a contiguous tensor has the strides of a new one, also in dimensions of size 1, and what
+// torch computes from it and a number has them, too: without elements, that may have others.
 inline bool has_default_strides(const c10::TensorImpl* tensor) {
+  if (tensor->numel() == 0) return false;
   int64_t next = 1;
   for (int64_t d = tensor->dim(); d-- > 0;) {
     if (tensor->stride(d) != next) return false;

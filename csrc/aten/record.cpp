@@ -40,8 +40,7 @@ std::optional<View> plain_number(Op op, const c10::TensorImpl* a, const c10::Ten
   const OpInfo& info = op_info(op);
   const bool kept = info.numbers == Numbers::kept;
   const bool promoted = info.integers == Integers::promote && (kReal & dtype_bit(dtype)) == 0;
-  // The strides of an empty result beside a number are not always those of a contiguous tensor.
-  if (a->dim() == 0 || a->numel() == 0 || promoted || (kept && is_half(dtype))) {
+  if (a->dim() == 0 || promoted || (kept && is_half(dtype))) {
     return std::nullopt;
   }
   return number_beside(number_of(b), dtype, kept);
