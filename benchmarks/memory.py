@@ -139,8 +139,17 @@ def random_tensors(count: int) -> Growth:
     return growth
 
 
-def train(device: str, steps: int) -> list[int]:
-    """Train a small transformer on batches of random shapes; returns resident memory in KiB."""
+def train(device: str, steps: int, period: int | None = None) -> list[int]:
+    """Train a small transformer on batches of random shapes.
+
+    Args:
+        device: where.
+        steps: how many, each of up to 16 sequences of up to 64 words.
+        period: after so many steps the same shapes come again, in the same order; None: never.
+
+    Returns:
+        resident memory of the process in KiB, at each hundredth of the steps.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     generator = random.Random(0)
@@ -152,6 +161,8 @@ def train(device: str, steps: int) -> list[int]:
     optimizer = torch.optim.AdamW(model.parameters())
     resident = []
     for step in tqdm(range(1, steps + 1), desc=f"training on {device}", file=sys.stderr):
+        if period is not None and (step - 1) % period == 0:
+            generator.seed(0)
         shape = (generator.randint(1, 16), generator.randint(2, 64))
         words = torch.randint(100, shape, device=device)
         output = model(words)[:, :-1].flatten(0, 1)
