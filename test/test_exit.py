@@ -47,6 +47,28 @@ class TestExit(TestCase):
     def test_after_a_backward(self):
         self.exits(BACKWARD, 20)
 
+    def test_no_wait_for_a_thread_that_a_backward_started(self):
+        # As what a device's libraries start there may, it has the name of autograd's thread.
+        process = run_python(
+            """
+            import atexit, sys, threading, time
+            begin = []
+            atexit.register(lambda: print(time.monotonic() - begin[0]))  # after all others
+            import torch
+            torch.autograd.set_multithreading_enabled(True)
+            x = torch.ones(16, device="hologram", requires_grad=True)
+
+            def start(gradient):
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+            x.register_hook(start)
+            (x * 2).sum().backward()
+            assert threading.active_count() == 2
+            atexit.register(lambda: begin.append(time.monotonic()))
+            """
+        )
+        self.assertLess(float(process.stdout), 1.5)  # torch_hologram waits for 2 s at most
+
     @pytest.mark.full
     @parametrize("part", range(9))
     def test_after_a_backward_often(self, part):

@@ -198,7 +198,7 @@ def run_tests(
         **variables,
     }
     environment.pop("HOLOGRAM_COMMIT", None)  # which is no setting of the package's
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10"]
     command += ["-p", "note_failures", "-n", str(processes), "--dist", "worksteal", *arguments]
     with log.open("w") as output:
         process = subprocess.Popen(

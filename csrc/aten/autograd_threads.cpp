@@ -5,10 +5,15 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <compare>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,18 +28,44 @@ namespace py = pybind11;
 namespace hologram::aten {
 namespace {
 
-// The engine counts a thread as finished before it has deleted its Python state, so its count
-// cannot be waited for; the system's list of threads can. torch names them "pt_autograd_<n>".
-bool any_autograd_thread() {
+struct Thread {
+  std::string name;
+  uint64_t started;  // clock ticks since the system's start
+  std::string id;
+  auto operator<=>(const Thread&) const = default;
+};
+
+// By name, then in the order in which they were started. The engine counts a thread as finished
+// before it has deleted its Python state, so its count cannot be waited for; the system's list of
+// threads can. torch names them "pt_autograd_<n>".
+std::set<Thread> threads_named_by_autograd() {
+  std::set<Thread> threads;
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::string name;
-    std::ifstream comm(task.path() / "comm");
-    if (std::getline(comm, name) && name.starts_with("pt_autograd_")) {
-      return true;
-    }
+    std::string name, stat;
+    std::ifstream comm(task.path() / "comm"), file(task.path() / "stat");
+    if (!std::getline(comm, name) || !name.starts_with("pt_autograd_")) continue;
+    if (!std::getline(file, stat)) continue;  // it has just ended
+    // See proc(5): what follows the name in parentheses begins with the third field.
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+    for (int field = 3; field < 22; ++field) fields >> stat;
+    uint64_t started = 0;
+    fields >> started;
+    threads.insert({name, started, task.path().filename()});
   }
-  return false;
+  return threads;
+}
+
+// A thread has the name of the one that starts it: among those of one name the first is torch's,
+// the others were started by what ran there, a device's libraries for one.
+std::set<Thread> threads_started_by_autograd() {
+  std::set<Thread> started;
+  std::string name;
+  for (const Thread& its : threads_named_by_autograd()) {
+    if (its.name == name) started.insert(its);
+    name = its.name;
+  }
+  return started;
 }
 
 bool computes_on_host(const c10::Device& device) {
@@ -109,11 +140,13 @@ void run_backward_on_calling_thread(py::module_& m) {
 
 void stop_autograd_threads() {
   using namespace std::chrono_literals;
+  const std::set<Thread> others = threads_started_by_autograd();
   // Even where no thread is to be seen: one may just be starting, and in a forked child, which has
   // none, asking for the engine is what makes torch forget the parent's.
   torch::autograd::Engine::get_default_engine().stop();
   const auto deadline = std::chrono::steady_clock::now() + 2s;
-  while (any_autograd_thread() && std::chrono::steady_clock::now() < deadline) {
+  while (!std::ranges::includes(others, threads_named_by_autograd()) &&
+         std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(1ms);
   }
 }
