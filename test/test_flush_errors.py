@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 from common import HologramTestCase, run_python, several_devices
 from torch.testing._internal.common_utils import run_tests
@@ -79,15 +81,18 @@ class TestOutOfMemory(HologramTestCase):
         )
 
     def test_set_per_process_memory_fraction(self):
+        gc.collect()
         x = torch.ones(4 << 20, device="hologram")
         hologram.synchronize()
         hologram.empty_cache()
+        # Room for y and `taken`, not for `double`, beside what other tests may have left.
+        limit = hologram.memory_reserved() + (24 << 20)
         double = x * 2
         y = double[1:] - double[:-1]
         del double
         _, total = hologram.mem_get_info()
         try:
-            hologram.set_per_process_memory_fraction((40 << 20) / total)
+            hologram.set_per_process_memory_fraction(limit / total)
             taken = torch.empty(1 << 18, device="hologram")
             with self.assertRaisesRegex(torch.OutOfMemoryError, r"mul \(f32"):
                 y.cpu()
