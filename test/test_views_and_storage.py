@@ -713,6 +713,21 @@ class TestCopies(HologramTestCase):
             rows = torch.hologram.fallback_report().rows
             self.assertEqual([(row.kind, row.calls) for row in rows], [("native", 1)])
 
+    def test_another_dtype_beside_it_in_memory(self):
+        # Each has the bytes of its own dtype: narrower, the result ends where the source begins;
+        # wider, it ends where the source does.
+        memory = torch.zeros(9600, dtype=torch.uint8, device="hologram")
+        narrow, source = memory[:2400].view(torch.bfloat16), memory[2400:7200].view(torch.float32)
+        torch.hologram.flush()
+        before = torch.hologram.stream_stats()["recorded"]
+        narrow.copy_(source)
+        self.assertEqual(torch.hologram.stream_stats()["recorded"], before + 1)
+        for device in ("cpu", "hologram"):
+            memory = torch.zeros(9600, dtype=torch.uint8, device=device)
+            wide, source = memory.view(torch.float64), memory[4800:].view(torch.float32)
+            with self.assertRaisesRegex(RuntimeError, "refer to a single memory location"):
+                wide.copy_(source)
+
     def test_it_is_another_tensor(self):
         x = torch.randn(4, 5, device="hologram", requires_grad=True)
         before = x.detach().cpu()

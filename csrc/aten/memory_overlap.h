@@ -18,8 +18,8 @@ inline bool overlaps(const c10::TensorImpl* out, const c10::TensorImpl* in) {
   const auto o = reinterpret_cast<uintptr_t>(out->data());
   const auto i = reinterpret_cast<uintptr_t>(in->data());
   if (o == i) return out != in && out->strides() != in->strides();
-  const auto nbytes = static_cast<size_t>(in->numel()) * in->itemsize();
-  return o < i + nbytes && i < o + nbytes;
+  const auto count = static_cast<size_t>(in->numel());
+  return o < i + count * in->itemsize() && i < o + count * out->itemsize();
 }
 
 // Whether elements share memory, to be on the safe side: true also for some that do not.
