@@ -31,7 +31,7 @@ namespace {
 struct Thread {
   std::string name;
   uint64_t started;  // clock ticks since the system's start
-  std::string id;
+  int id;            // those of one tick are in this order
   auto operator<=>(const Thread&) const = default;
 };
 
@@ -42,16 +42,17 @@ std::set<Thread> threads_named_by_autograd() {
   std::set<Thread> threads;
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::string name, stat;
-    std::ifstream comm(task.path() / "comm"), file(task.path() / "stat");
-    if (!std::getline(comm, name) || !name.starts_with("pt_autograd_")) continue;
+    std::ifstream file(task.path() / "stat");
+    std::string stat, field;
     if (!std::getline(file, stat)) continue;  // it has just ended
-    // See proc(5): what follows the name in parentheses begins with the third field.
-    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-    for (int field = 3; field < 22; ++field) fields >> stat;
-    uint64_t started = 0;
-    fields >> started;
-    threads.insert({name, started, task.path().filename()});
+    // proc(5): the id, the name in parentheses, and further fields from the third on.
+    const size_t begin = stat.find('(') + 1, end = stat.rfind(')');
+    Thread its{stat.substr(begin, end - begin), 0, std::stoi(stat)};
+    if (!its.name.starts_with("pt_autograd_")) continue;
+    std::istringstream fields(stat.substr(end + 1));
+    for (int number = 3; number < 22; ++number) fields >> field;
+    fields >> its.started;
+    threads.insert(its);
   }
   return threads;
 }
