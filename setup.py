@@ -177,7 +177,7 @@ def write_quick_kernels() -> list[str]:
 UNITS = {
     "python": "aten/bindings aten/explain aten/measure aten/memory_trace aten/custom aten/rnn "
     "aten/autograd_threads aten/dlpack_api aten/kernel_texts aten/python_methods "
-    "aten/python_flush aten/process_group",
+    "aten/python_flush aten/process_group aten/system_threads",
     "operators": "aten/factories aten/nn aten/autocast aten/attention aten/learned_call",
     "delegate": "aten/alias aten/call_schema aten/boxed_call aten/delegate aten/products "
     "aten/library_products aten/past_autograd aten/quick aten/delegate_target",

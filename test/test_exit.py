@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from common import run_python
+from common import HOST_MEMORY, run_python
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -79,6 +79,31 @@ class TestExit(TestCase):
         # The device's autograd thread is started by any backward.
         self.exits(
             "import torch\nx = torch.ones(2, requires_grad=True)\n(x * 2).sum().backward()", 4
+        )
+
+    @parametrize("device", ["cpu", "hologram"] if HOST_MEMORY else ["cpu"])
+    def test_while_a_thread_of_gloo_is_in_python(self, device):
+        # It computes without the interpreter's lock, which it needs again. Gloo's tensors are on
+        # the CPU where the host cannot touch the device's memory.
+        self.exits(
+            f"""
+            import tempfile, threading, torch
+            import torch.distributed as dist
+            torch.set_num_threads(1)
+            dist.init_process_group("gloo", init_method="file://" + tempfile.mktemp(), rank=0,
+                                    world_size=1)
+            values, is_computing = torch.rand(1500, 1500), threading.Event()
+
+            def compute(future):
+                is_computing.set()
+                for _ in range(3):
+                    values @ values
+
+            x = torch.ones(4, device="{device}")
+            seen = dist.all_reduce(x, async_op=True).get_future().then(compute)
+            is_computing.wait()
+            """,
+            2,
         )
 
     def test_without_any_use(self):

@@ -8,18 +8,15 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <compare>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "aten/python_methods.h"
 #include "aten/runtime.h"
+#include "aten/system_threads.h"
 #include "atlas/device.h"
 #include "atlas/fork.h"
 
@@ -28,41 +25,18 @@ namespace py = pybind11;
 namespace hologram::aten {
 namespace {
 
-struct Thread {
-  std::string name;
-  uint64_t started;  // clock ticks since the system's start
-  int id;            // those of one tick are in this order
-  auto operator<=>(const Thread&) const = default;
-};
-
-// By name, then in the order in which they were started. The engine counts a thread as finished
-// before it has deleted its Python state, so its count cannot be waited for; the system's list of
-// threads can. torch names them "pt_autograd_<n>".
-std::set<Thread> threads_named_by_autograd() {
-  std::set<Thread> threads;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::ifstream file(task.path() / "stat");
-    std::string stat, field;
-    if (!std::getline(file, stat)) continue;  // it has just ended
-    // proc(5): the id, the name in parentheses, and further fields from the third on.
-    const size_t begin = stat.find('(') + 1, end = stat.rfind(')');
-    Thread its{stat.substr(begin, end - begin), 0, std::stoi(stat)};
-    if (!its.name.starts_with("pt_autograd_")) continue;
-    std::istringstream fields(stat.substr(end + 1));
-    for (int number = 3; number < 22; ++number) fields >> field;
-    fields >> its.started;
-    threads.insert(its);
-  }
-  return threads;
+// The engine counts a thread as finished before it has deleted its Python state, so its count
+// cannot be waited for; the system's list of threads can. torch names them "pt_autograd_<n>".
+std::set<SystemThread> threads_named_by_autograd() {
+  return threads_named("pt_autograd_");
 }
 
-// A thread has the name of the one that starts it: among those of one name the first is torch's,
-// the others were started by what ran there, a device's libraries for one.
-std::set<Thread> threads_started_by_autograd() {
-  std::set<Thread> started;
+// Among those of one name the first is torch's, the others were started by what ran there, a
+// device's libraries for one.
+std::set<SystemThread> threads_started_by_autograd() {
+  std::set<SystemThread> started;
   std::string name;
-  for (const Thread& its : threads_named_by_autograd()) {
+  for (const SystemThread& its : threads_named_by_autograd()) {
     if (its.name == name) started.insert(its);
     name = its.name;
   }
@@ -141,7 +115,7 @@ void run_backward_on_calling_thread(py::module_& m) {
 
 void stop_autograd_threads() {
   using namespace std::chrono_literals;
-  const std::set<Thread> others = threads_started_by_autograd();
+  const std::set<SystemThread> others = threads_started_by_autograd();
   // Even where no thread is to be seen: one may just be starting, and in a forked child, which has
   // none, asking for the engine is what makes torch forget the parent's.
   torch::autograd::Engine::get_default_engine().stop();

@@ -10,11 +10,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -24,6 +27,7 @@
 #include "aten/delegate_target.h"
 #include "aten/report.h"
 #include "aten/runtime.h"
+#include "aten/system_threads.h"
 
 namespace hologram::aten {
 namespace process_group {  // its names are its own in the unit that it is compiled with
@@ -547,6 +551,22 @@ TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
   m.impl("allreduce_", &allreduce_sparse);
 }
 
+// A thread has to be seen at rest twice, since one that waits for the interpreter's lock is at
+// rest, too, until it gets it.
+void let_gloo_threads_rest() {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + 2s;
+  int rests = 0;
+  while (rests < 2 && std::chrono::steady_clock::now() < deadline) {
+    const auto threads = threads_named("pt_gloo_");
+    if (threads.empty()) return;
+    const bool is_any_running =
+        std::ranges::any_of(threads, [](const SystemThread& its) { return its.is_running; });
+    rests = is_any_running ? 0 : rests + 1;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
 }  // namespace
 }  // namespace process_group
 
@@ -559,6 +579,7 @@ void bind_process_group(pybind11::module_& m) {
   m.def("process_group_backend", [](Engine host, Engine vendors) -> Engine {
     return c10::make_intrusive<HologramBackend>(std::move(host), std::move(vendors));
   });
+  m.def("let_gloo_threads_rest", &let_gloo_threads_rest, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace hologram::aten
