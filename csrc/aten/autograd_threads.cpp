@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "aten/python_methods.h"
@@ -114,16 +112,11 @@ void run_backward_on_calling_thread(py::module_& m) {
 }
 
 void stop_autograd_threads() {
-  using namespace std::chrono_literals;
   const std::set<SystemThread> others = threads_started_by_autograd();
   // Even where no thread is to be seen: one may just be starting, and in a forked child, which has
   // none, asking for the engine is what makes torch forget the parent's.
   torch::autograd::Engine::get_default_engine().stop();
-  const auto deadline = std::chrono::steady_clock::now() + 2s;
-  while (!std::ranges::includes(others, threads_named_by_autograd()) &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(1ms);
-  }
+  wait_at_exit([&] { return std::ranges::includes(others, threads_named_by_autograd()); });
 }
 
 }  // namespace hologram::aten

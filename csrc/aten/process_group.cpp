@@ -11,13 +11,11 @@
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -554,17 +552,14 @@ TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
 // A thread has to be seen at rest twice, since one that waits for the interpreter's lock is at
 // rest, too, until it gets it.
 void let_gloo_threads_rest() {
-  using namespace std::chrono_literals;
-  const auto deadline = std::chrono::steady_clock::now() + 2s;
   int rests = 0;
-  while (rests < 2 && std::chrono::steady_clock::now() < deadline) {
+  wait_at_exit([&] {
     const auto threads = threads_named("pt_gloo_");
-    if (threads.empty()) return;
     const bool is_any_running =
         std::ranges::any_of(threads, [](const SystemThread& its) { return its.is_running; });
     rests = is_any_running ? 0 : rests + 1;
-    std::this_thread::sleep_for(1ms);
-  }
+    return threads.empty() || rests == 2;
+  });
 }
 
 }  // namespace
