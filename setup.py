@@ -205,7 +205,7 @@ UNITS = {
     "cuda/kernel_cache cuda/kernels cuda/memory cuda/nvrtc cuda/products cuda/queue cuda/replay "
     "cuda/staging cuda/toolchain cuda/vendor_library",
     "device": "atlas/backends atlas/boundary atlas/channels atlas/config atlas/device atlas/error "
-    "atlas/event atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
+    "atlas/event atlas/exit atlas/fork atlas/linear_pool atlas/memory atlas/memory_counters "
     "atlas/memory_growth atlas/memory_report atlas/own_bindings atlas/stream "
     "cpu/backend cpu/fill cpu/math cpu/memory cpu/queue cpu/system",
     "stream": "atlas/window atlas/open_program atlas/immediates atlas/runner atlas/flush "

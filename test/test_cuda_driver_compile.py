@@ -149,6 +149,14 @@ class TestCompiling(HologramTestCase):
             HOLOGRAM_COMPILE="wait",
         )
 
+    def test_while_something_is_compiled(self):
+        """The library has its objects until the thread is done with it."""
+        for _ in range(3):
+            said = self.run_compiling(
+                "for _ in range(4):\n    check()", HOLOGRAM_TEST_NVRTC_MS="700"
+            )
+            self.assertEqual(said, "")
+
     def kept(self, folder: str) -> Path:
         """The one file there."""
         (path,) = Path(folder).rglob("*.kernels")

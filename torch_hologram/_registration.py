@@ -75,9 +75,12 @@ def register() -> None:
     _lightning_hook.register()
     compile.take_over_inductor()
 
+    # Kernels are compiled by a library that the process would end while it compiles. Registered
+    # first, so done last: what is done before may still want kernels.
+    atexit.register(_C.run_before_exit)
     # A collective is done before Gloo's thread has let go of its tensors and futures, and where
     # these are the last to keep a Python object the thread needs the interpreter, as below.
-    # Registered first, since a backward pass may start collectives.
+    # Registered before that, since a backward pass may start collectives.
     atexit.register(_C.let_gloo_threads_rest)
     # torch stops autograd's device threads after Python has finalised, when a thread that still
     # needs the interpreter, to drop a Python object or its own thread state, aborts the process.

@@ -42,6 +42,7 @@
 #include "atlas/config.h"
 #include "atlas/device.h"
 #include "atlas/error.h"
+#include "atlas/exit.h"
 #include "atlas/fork.h"
 #include "atlas/memory_stats.h"
 #include "atlas/stream.h"
@@ -463,6 +464,7 @@ void bind(py::module_& m) {
   });
   cover_data_ptr(m);
   run_backward_on_calling_thread(m);
+  m.def("run_before_exit", &run_before_exit, py::call_guard<py::gil_scoped_release>());
   m.def("stop_autograd_threads", &stop_autograd_threads, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "atlas/exit.h"
 #include "atlas/fork.h"
 
 namespace hologram::gpu {
@@ -20,15 +21,15 @@ std::atomic<uint64_t> compiled_count{0}, failed_count{0}, found_count{0};
 // Of the process, which end before the libraries that they call do.
 class Compilers {
  public:
+  Compilers() {
+    before_exit([] { instance().stop(); });
+  }
   static Compilers& instance() {
     static Compilers& its = *new Compilers;
     return its;
   }
   void add(Compiler* compiler) {
     const std::lock_guard guard(mutex_);
-    // Behind the libraries that have been opened by now, so that it runs before they are ended.
-    static const int registered = std::atexit([] { instance().stop(); });
-    static_cast<void>(registered);
     all_.insert(compiler);
   }
   void remove(Compiler* compiler) {
@@ -38,7 +39,6 @@ class Compilers {
 
  private:
   void stop() {
-    if (in_forked_child()) return;
     std::set<Compiler*> all;
     {
       const std::lock_guard guard(mutex_);

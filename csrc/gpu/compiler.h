@@ -65,7 +65,7 @@ class Compiler {
   void want(const std::vector<const Kernel*>& kernels) { ask(kernels, true); }
   // The same, of those that are kept.
   void look_for(const std::vector<const Kernel*>& kernels) { ask(kernels, false); }
-  // Ends the thread, when it has done what it is about.
+  // Ends the thread, when it has done what it is about. Nothing more is compiled.
   void stop() noexcept;
 
  private:

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "atlas/exit.h"
 #include "check.h"
 #include "gpu/compiler.h"
 
@@ -69,4 +70,12 @@ TEST(compiler_gives_a_process_so_many_kernels) {
   CHECK(its.published == std::set<std::string>({"kernel_0", "kernel_1", "kernel_2"}));
   its.want("kernel_1");  // is there
   CHECK_EQ(its.published.size(), 3u);
+}
+
+TEST(compiler_ends_before_the_process_does) {
+  Fixture its(Compiler::kMostKernels);
+  its.want("a");
+  for (int i = 0; i < 2; ++i) hologram::run_before_exit();
+  its.want("b");
+  CHECK(its.published == std::set<std::string>({"a"}));
 }

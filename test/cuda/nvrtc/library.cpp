@@ -1,8 +1,13 @@
 // NVRTC without a GPU: what it makes of a text is the text, which the driver of test/cuda compiles
-// for the CPU. HOLOGRAM_TEST_NVRTC_REFUSES: what a text must not have.
+// for the CPU. HOLOGRAM_TEST_NVRTC_REFUSES: what a text must not have. HOLOGRAM_TEST_NVRTC_MS: how
+// long a text takes.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "cuda/nvrtc.h"
 
@@ -18,6 +23,21 @@ struct _nvrtcProgram {
 HOLOGRAM_NVRTC_FUNCTIONS(HOLOGRAM_DECLARE)
 
 constexpr Result kInvalid = 3, kDoesNotCompile = 6;
+
+// Objects of the library's, which nothing may use once the process has ended them.
+std::atomic<bool> is_over{false};
+struct Objects {
+  ~Objects() { is_over = true; }
+} objects;
+
+void take_time() {
+  if (const char* const given = std::getenv("HOLOGRAM_TEST_NVRTC_MS"); given != nullptr) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(given)));
+  }
+  if (!is_over) return;
+  std::fputs("NVRTC compiles after its end\n", stderr);
+  std::abort();
+}
 
 Result nvrtcVersion(int* major, int* minor) {
   *major = 13;
@@ -54,6 +74,7 @@ Result nvrtcCompileProgram(Program program, int options, const char* const* text
     is_for_one = is_for_one || std::strcmp(texts[i], "--gpu-architecture=sm_90") == 0;
   }
   if (!is_strict || !is_for_one) return kInvalid;
+  take_time();
   const char* const refused = std::getenv("HOLOGRAM_TEST_NVRTC_REFUSES");
   if (refused == nullptr || program->text.find(refused) == std::string::npos) return kOk;
   program->log = "hologram.cu(1): error: " + std::string(refused) + " is refused\n";
