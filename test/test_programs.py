@@ -218,6 +218,22 @@ class TestHarness(HologramTestCase):
         self.assertFalse(programs.close_enough(one, one + 1e-4, close, 0.0))
         self.assertTrue(programs.close_enough(one, one + 1e-4, close, torch.tensor([1e3])))
 
+    def test_what_torch_does_not_define(self):
+        """A thread of a GPU may read what another one has written, or not."""
+        x = torch.zeros(12, 10, device="hologram")
+        flat = x.view(-1)
+        rows = x.as_strided((9, 10), (3, 1))
+        for undefined in ([rows], [x[:, 1], x], [flat[1:], x[:, :5]]):
+            self.assertTrue(programs.is_undefined(*undefined))
+        # The last ones torch refuses.
+        other = torch.zeros(12, 10, device="hologram")
+        expanded = other[0].expand(12, 10)
+        for fine in ([x, other], [x, x], [x[:, 1], other[:, 1]], [x, flat], [flat[1:], flat[:-1]]):
+            self.assertFalse(programs.is_undefined(*fine))
+        self.assertFalse(programs.is_undefined(expanded, x))
+        for refused in (lambda: expanded.add_(1), lambda: flat[1:].add_(flat[:-1])):
+            self.assertRaisesRegex(RuntimeError, "unsupported operation", refused)
+
     def test_shrinking(self):
         lines = [programs.Line(str(number)) for number in range(60)]
 

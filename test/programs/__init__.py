@@ -24,6 +24,7 @@ from programs.generator import program
 from programs.line import Line, text_of
 from programs.modes import Totals, check
 from programs.seeds import check_seed, check_seeds, has_cpu_run
+from programs.sharing import is_undefined
 from programs.shrinking import shrink
 from programs.world import Result, World, run
 
@@ -39,6 +40,7 @@ __all__ = [
     "close_enough",
     "compare",
     "has_cpu_run",
+    "is_undefined",
     "program",
     "run",
     "same_bits",

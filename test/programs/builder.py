@@ -173,7 +173,8 @@ class Builder:
         if not target.writable or shared:
             if self.chance(0.5):
                 return
-            text = f"attempt(lambda: {text})"
+            names = ", ".join(dict.fromkeys(t.name for t in (target, *tensors)))
+            text = f"attempt(lambda: {text}, {names})"
         self.emit(text, target.name, check, scale)
 
     def view(self, x: Variable, shape: tuple[int, ...], expression: str, writable: bool) -> None:

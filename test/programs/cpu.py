@@ -10,6 +10,7 @@ from common import CUDA_KERNELS
 
 from programs.comparison import Mismatch, same, same_bits
 from programs.line import Line
+from programs.sharing import overlaps_itself
 from programs.world import DEVICE, Result, World, finals
 
 hologram = torch.hologram
@@ -95,11 +96,7 @@ def order_is_open(line: Line, names: dict[str, object], target: torch.Tensor) ->
 
     What CUDA's kernels make of that depends on the order of their threads.
     """
-    places = torch.zeros(target.shape, dtype=torch.int64)
-    for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
-        steps = torch.arange(size) * stride
-        places += steps.reshape(-1, *[1] * (target.dim() - dim - 1))
-    if places.unique().numel() < target.numel():
+    if overlaps_itself(target):
         return True
     words = set(re.findall(r"\bt\d+\b", line.text))
     others = [t for word in words if isinstance(t := names.get(word), torch.Tensor)]

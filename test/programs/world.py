@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from common import CUDA_KERNELS
+
+from programs.sharing import is_undefined
 
 hologram = torch.hologram
 DEVICE = "hologram"
@@ -117,8 +120,17 @@ class World:
             result, mask = torch.native_dropout(x, p, True)
         return result + mask
 
-    def attempt(self, call: Callable[[], object]) -> None:
-        """Calls what may be refused; an error counts as a result."""
+    def attempt(
+        self, call: Callable[[], object], target: torch.Tensor, *operands: torch.Tensor
+    ) -> None:
+        """Calls what may be refused; an error counts as a result.
+
+        It writes to `target`. What is neither refused nor defined is left out where torch's CUDA
+        kernels would do it: what they make of that depends on which of their threads is first.
+        """
+        if CUDA_KERNELS and is_undefined(target, *operands):
+            self.seen.append("undefined")
+            return
         try:
             call()
             self.seen.append("no error")
