@@ -184,8 +184,8 @@ UNITS = {
     "record": "aten/iteration aten/prepare aten/record aten/record_call aten/record_composite "
     "aten/activity aten/device_errors aten/generator aten/guard aten/hooks aten/profile "
     "aten/report aten/runtime aten/threads",
-    "tensors": "aten/block aten/copy aten/foreign aten/pinned aten/stream_uses aten/transfer "
-    "aten/vendor_launch aten/vendor_memory aten/vendor_streams",
+    "tensors": "aten/block aten/copy aten/empty_requests aten/foreign aten/pinned aten/stream_uses "
+    "aten/transfer aten/vendor_launch aten/vendor_memory aten/vendor_streams",
     "rows": "aten/pointwise aten/composites aten/overloads aten/optimizers",
     "folds": "aten/folding aten/reductions aten/row_programs aten/norms aten/channel_norms "
     "aten/rms_norm",

@@ -5,8 +5,9 @@
 
 Needs an NVIDIA GPU and a torch with CUDA. Of square matrices and of shapes that models have, in
 bfloat16, float32 with TF32, and float32: the speed of torch's `cuda` device and of ours, in 10^12
-operations a second, and their ratio. The same of attention; of a linear layer with a gelu behind it
-the time on the GPU, as it is and with hologram.set_float_contraction(True). Of small ones the
+operations a second, and their ratio. The same of attention, and where that is small also its time
+on the GPU, with and without gradients, when the host is ahead; of a linear layer with a gelu behind
+it the time on the GPU, as it is and with hologram.set_float_contraction(True). Of small ones the
 time that the host needs for a call, while the GPU is behind. Each number is the median of twenty
 turns, of which each device comes first in ten, and a ratio that of the ratios of these turns.
 """
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("HOLOGRAM_BACKENDS", "cuda")
@@ -49,10 +51,13 @@ PRECISIONS = (
 TURNS = 21  # of which the first warms up
 LAYER = (8192, 1024, 4096)  # rows, inner, columns of a linear layer
 # batch, heads, length, width of a head, causal
+SMALL = 0.01  # 10^12 operations, for which the GPU takes less time than the host for a call
 ATTENTIONS = ((4, 16, 4096, 128, False), (4, 16, 4096, 128, True), (8, 8, 256, 64, True))
 
 Call = Callable[[], object]
 hologram: Any = torch.get_device_module("hologram")
+attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+attention_backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,27 @@ def on_gpu(device: str, call: Call) -> float:
 
     count = max(3, min(500, int(0.005 / (run(2) / 2))))
     return run(count) / count
+
+
+def behind(device: str, call: Call) -> float:
+    """Seconds that the GPU takes for a call when the host is ahead of it."""
+    module = torch.get_device_module(device)
+    begin, end = (module.Event(enable_timing=True) for _ in range(2))
+    size, matrices = 8192, 24  # some 40 ms
+    a = torch.ones(size, size, dtype=torch.bfloat16, device=device)
+    for _ in range(40):  # as often as it takes until all is known of such calls
+        call()
+    module.synchronize()
+    kept = [a @ a for _ in range(matrices)]
+    if device == "hologram":
+        hologram.flush()
+    begin.record()
+    for _ in range(100):
+        call()
+    end.record()
+    module.synchronize()
+    del kept
+    return float(begin.elapsed_time(end)) / 1e5
 
 
 def on_host(device: str, call: Call) -> float:
@@ -181,22 +207,38 @@ def attentions() -> Iterator[Row]:
 
         def make(
             device: str,
+            gradients: bool = False,
             shape: tuple[int, ...] = (batch, heads, length, width),
             causal: bool = causal,
         ) -> Call:
-            q, k, v = (torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(3))
-            kept = [q]
+            q, k, v, grad = (torch.randn(shape, device=device).to(torch.bfloat16) for _ in range(4))
+            kept: list[object] = [q]
 
             def call() -> None:
                 kept[0] = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-            return call
+            # Of `cuda` torch's autograd has none beside another accelerator.
+            def with_gradients() -> None:
+                out, sums, _, _, *lengths, seed, offset, _ = attention(
+                    q, k, v, None, True, 0, causal
+                )
+                numbers = (seed, offset, None, None, None, *lengths, 0, causal)
+                kept[0] = attention_backward(grad, q, k, v, out, sums, *numbers)
+
+            return with_gradients if gradients else call
 
         (theirs, ours), speed = typical(two(make), on_gpu)
         work = 4e-12 * batch * heads * length**2 * width / (2 if causal else 1)
         name = f"attention, {batch} x {heads} x {length} x {width}{', causal' if causal else ''}"
         yield Row(name, "TFLOP/s", (work / theirs, work / ours), speed)
         free()
+        if work > SMALL:
+            continue
+        for gradients in (False, True):
+            seconds, speed = typical(two(partial(make, gradients=gradients)), behind)
+            more = f"{name}{', and gradients' if gradients else ''}, host ahead"
+            yield Row(more, "us, GPU", (1e6 * seconds[0], 1e6 * seconds[1]), speed)
+            free()
 
 
 def calls() -> Iterator[Row]:

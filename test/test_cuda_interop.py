@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,14 @@ import torch_hologram as hg
 
 D = "hologram"
 N = 5000
+
+
+def trace_of(profiled: torch.profiler.profile) -> list[dict[str, Any]]:
+    """The events of a profile, with those of the GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiled.export_chrome_trace(str(path))
+        return json.loads(path.read_text())["traceEvents"]
 
 
 @pytest.mark.cuda
@@ -327,6 +336,43 @@ class TestKernelsInPrograms(GpuTestCase):
         self.assertLess(made, 40)
         self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
 
+    def test_results_are_made_where_they_belong(self):
+        """No kernel's result is copied to its place."""
+        from torch.profiler import ProfilerActivity, profile
+
+        torch.manual_seed(0)
+        rows, tokens = torch.randn(100, 64, device=D), torch.randint(100, (256,), device=D)
+        heads = [torch.randn(2, 4, 128, 32, device=D, requires_grad=True) for _ in range(3)]
+        halves = [t.detach().bfloat16().requires_grad_() for t in heads]
+
+        def attention(operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            out = torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=True)
+            return (out.detach(), *torch.autograd.grad(out.sum(), operands))
+
+        def call() -> list[torch.Tensor]:
+            return [
+                torch.index_select(rows, 0, tokens),
+                torch.cat([rows, rows], 1),
+                torch.ops.aten.embedding_dense_backward(
+                    heads[0].detach().view(-1, 64), tokens.repeat(2), 100, -1, False
+                ),
+                *attention(heads),
+                *attention(halves),
+            ]
+
+        first = [t.cpu() for t in call()]
+        for _ in range(40):  # until they are recorded
+            last = call()
+        torch.hologram.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+            last = call()
+            torch.hologram.synchronize()
+        self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
+        events = trace_of(profiled)
+        kernels = [event["name"] for event in events if event.get("cat") == "kernel"]
+        self.assertTrue(any("CatArrayBatchedCopy" in name for name in kernels), kernels)
+        self.assertEqual([e["name"] for e in events if e.get("cat") == "gpu_memcpy"], [])
+
 
 instantiate_parametrized_tests(TestKernelsInPrograms)
 
@@ -370,10 +416,7 @@ class TestProfiler(GpuTestCase):
             y = torch.softmax(x * 2 + 1, 1)
             torch.hologram.synchronize()
         del y
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            profiled.export_chrome_trace(str(path))
-            events = json.loads(path.read_text())["traceEvents"]
+        events = trace_of(profiled)
         kernels = [event for event in events if event.get("cat") == "kernel"]
         self.assertTrue(kernels)
         passes = [e for e in events if str(e.get("name")).startswith("hologram::pass")]

@@ -542,6 +542,10 @@ PlacedResults::~PlacedResults() {
   placed_results = outer_;
 }
 
+PlacedResults* PlacedResults::current() noexcept {
+  return placed_results;
+}
+
 void* PlacedResults::take(size_t bytes) noexcept {
   void* memory = nullptr;
   for (Place& place : places_) {
@@ -573,6 +577,10 @@ bool PlacedResults::all_free() const noexcept {
 ResultRequests::ResultRequests() noexcept : outer_(std::exchange(result_requests, this)) {}
 ResultRequests::~ResultRequests() {
   result_requests = outer_;
+}
+
+ResultRequests* ResultRequests::current() noexcept {
+  return result_requests;
 }
 
 size_t ResultRequests::before(const void* memory) const noexcept {

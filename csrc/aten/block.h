@@ -136,7 +136,8 @@ class ResultsFromPool {
 
 // While one of these lives, what its thread allocates through torch's CPU allocator is memory of a
 // device, as with ResultsFromPool, but for requests that are known to be for results: these are
-// given the places of the results. For kernels that run in a program.
+// given the places of the results. For kernels that run in a program. Where they are a vendor's,
+// what is asked for is known by EmptyRequests (empty_requests.h).
 class PlacedResults {
  public:
   struct Place {
@@ -149,6 +150,9 @@ class PlacedResults {
   ~PlacedResults();
   PlacedResults(const PlacedResults&) = delete;
   PlacedResults& operator=(const PlacedResults&) = delete;
+
+  // The thread's; null: none.
+  static PlacedResults* current() noexcept;
 
   // Null for a request that is not for a result.
   void* take(size_t bytes) noexcept;
@@ -163,13 +167,17 @@ class PlacedResults {
   c10::DeviceIndex before_;
 };
 
-// What the thread's ResultsFromPool have been asked for while one of these lives.
+// What the thread's ResultsFromPool, or EmptyRequests, have been asked for while one of these
+// lives.
 class ResultRequests {
  public:
   ResultRequests() noexcept;
   ~ResultRequests();
   ResultRequests(const ResultRequests&) = delete;
   ResultRequests& operator=(const ResultRequests&) = delete;
+
+  // The thread's; null: none.
+  static ResultRequests* current() noexcept;
 
   void add(void* memory, size_t bytes) { requests_.push_back({memory, bytes}); }
   // How many requests for as many bytes came before the one that was given this memory last.

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "aten/block.h"
+#include "aten/empty_requests.h"
 #include "aten/operand.h"
 #include "aten/prepare.h"
 #include "aten/record_call.h"
@@ -85,8 +86,9 @@ const std::unordered_set<std::string>& launchable() {
   return *names;
 }
 
-// Results of theirs are copied to their places.
-constexpr size_t kMostCopied = size_t{8} << 20;
+// Of their results, in bytes. Those with more take the device longer than the host, so that nothing
+// is gained, and what they work on beside would stay taken for as long as their graph.
+constexpr size_t kMostRecorded = size_t{8} << 20;
 // What has been asked for less often runs at once: programs that come again are worth it, and
 // libraries plan anew for each thread that calls them.
 constexpr uint32_t kTimesAtOnce = 32;
@@ -165,7 +167,8 @@ class OperatorCall final : public KernelCall {
   KnownResults results;
   size_t first_fresh = 0;
   c10::DeviceIndex device = 0;
-  const DelegateTarget* vendor = nullptr;  // whose kernel it is; null: torch's for the CPU
+  const DelegateTarget* vendor = nullptr;     // whose kernel it is; null: torch's for the CPU
+  const c10::OperatorHandle* into = nullptr;  // the same with a tensor for its only result
 
   bool is_launched() const noexcept override { return vendor != nullptr; }
   bool is_launched_as(const Call& other) const noexcept override {
@@ -178,6 +181,9 @@ class OperatorCall final : public KernelCall {
       const VendorLaunch launch(*vendor, stream);
       std::optional<CapturedMemory> used;
       if (captured != nullptr) used.emplace(vendor->allocator);
+      auto places = places_in(memory);
+      const PlacedResults placed(device, {places.data(), places.size()});
+      const EmptyRequests requests;
       Stack stack = arguments;
       call(stack, memory, *vendor);
       if (captured != nullptr) *captured = used->keep(stack);
@@ -185,13 +191,19 @@ class OperatorCall final : public KernelCall {
   }
 
  private:
-  void compute(std::span<void* const> memory) override {
-    c10::SmallVector<PlacedResults::Place, 3> places;
+  using Places = c10::SmallVector<PlacedResults::Place, 3>;
+  Places places_in(std::span<void* const> memory) const {
+    Places places;
     for (const Return& result : results->all) {
       if (result.kind == Return::Kind::fresh) {
         places.push_back({memory[first_fresh + places.size()], result.bytes, result.before});
       }
     }
+    return places;
+  }
+
+  void compute(std::span<void* const> memory) override {
+    auto places = places_in(memory);
     PlacedResults placed(device, {places.data(), places.size()});
     compute_into(memory);
     TORCH_INTERNAL_ASSERT(placed.all_free(), "a kernel keeps the memory of its result");
@@ -205,13 +217,17 @@ class OperatorCall final : public KernelCall {
 
   // By a target's kernel.
   void call(Stack& stack, std::span<void* const> memory, const DelegateTarget& target) const {
+    const ResultRequests its_own;  // a call that is learned may wait for this one
     for (size_t i = 0; i < seats.size(); ++i) {
       seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i], target));
     }
     for (const auto& [its, shape] : empty) {
       seat(stack[its.position], its.item, shape.over(nullptr, target));
     }
-    op_.redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
+    if (into != nullptr) {
+      stack.emplace_back(results->all.front().shape->over(memory[first_fresh], target));
+    }
+    (into != nullptr ? *into : op_).redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
     move_results(memory.subspan(first_fresh), stack, target);
   }
 
@@ -232,7 +248,8 @@ class OperatorCall final : public KernelCall {
       moves.emplace_back(in_a_place ? made.clone() : made, all[i].shape->over(place, target));
     }
     for (const auto& [from, to] : moves) to.copy_(from);
-    // Where the host cannot touch the memory, all of them are copies.
+    // Where the host cannot touch the memory, kernels for CPUs have all of them copied, and those
+    // of a vendor what they ask for in a way that nobody sees: looking again would not help.
     if (!moves.empty() && is_host_addressable(device)) {
       results->missed.store(true, std::memory_order_relaxed);
     }
@@ -494,9 +511,7 @@ std::optional<Return> return_of(const IValue& value, const Attempt& attempt,
   result.kind = Return::Kind::fresh;
   result.shape.emplace(tensor);
   result.bytes = tensor.storage().nbytes();
-  if (target_of(attempt.device()).is_cpu()) {
-    result.before = requests.before(tensor.storage().data());
-  }
+  result.before = requests.before(tensor.storage().data());
   return result;
 }
 
@@ -517,13 +532,13 @@ std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
     bytes += result->bytes;
     results->all.push_back(std::move(*result));
   }
-  results->recordable = writes && (target_of(attempt.device()).is_cpu() || bytes <= kMostCopied);
+  results->recordable = writes && (target_of(attempt.device()).is_cpu() || bytes <= kMostRecorded);
   return results;
 }
 
 // Replaces the last `arguments` on the stack by results that are recorded.
-void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
-            const KnownResults& known, Stack& stack, size_t arguments) {
+void record(const char* name, const c10::OperatorHandle& op, const c10::OperatorHandle* into,
+            Attempt& attempt, const KnownResults& known, Stack& stack, size_t arguments) {
   const auto device = attempt.device();
   Window& window = current_window(device);
   auto body = std::make_shared<OperatorCall>(name, op);
@@ -538,7 +553,12 @@ void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
   body->empty = std::move(attempt.empty);
   body->results = known;
   body->device = device;
-  if (const DelegateTarget& target = target_of(device); !target.is_cpu()) body->vendor = &target;
+  if (const DelegateTarget& target = target_of(device); !target.is_cpu()) {
+    body->vendor = &target;
+    const bool is_one = known->all.size() == 1 && known->all[0].kind == Return::Kind::fresh;
+    // Kernels that torch makes around `op` would copy as well.
+    if (is_one && into != nullptr && into->hasKernelForDispatchKey(target.key)) body->into = into;
+  }
   const auto begin = stack.end() - static_cast<ptrdiff_t>(arguments);
   for (auto value = begin; value != stack.end(); ++value) {
     body->arguments.push_back(without_tensors(*value));
@@ -583,6 +603,9 @@ LearnedCalls::LearnedCalls(const c10::OperatorHandle& op, bool on_host, bool lau
   const auto& arguments = op.schema().arguments();
   const auto its = std::ranges::find(arguments, "dropout_p", &c10::Argument::name);
   if (its != arguments.end()) dropout_ = static_cast<size_t>(its - arguments.begin());
+  const auto& [name, overload] = op.operator_name();
+  out_ =
+      c10::Dispatcher::singleton().findSchema({name, overload.empty() ? "out" : overload + "_out"});
 }
 LearnedCalls::~LearnedCalls() = default;
 
@@ -607,7 +630,10 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
   if (known == nullptr || known->is_to_be_looked_at()) {
     const Forms forms(attempt.tensors.begin(), attempt.tensors.end());
     const ResultRequests requests;
+    std::optional<EmptyRequests> of_vendor;
+    if (!target_of(attempt.device()).is_cpu()) of_vendor.emplace();
     kernel();
+    of_vendor.reset();
     const at::ArrayRef<IValue> all(stack);
     auto results =
         results_of(attempt, forms, requests, all.slice(all.size() - op_.schema().returns().size()));
@@ -616,7 +642,7 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
   } else if (known->recordable &&
              (target_of(attempt.device()).is_cpu() || known->times++ >= kTimesAtOnce)) {
     note_delegated(schema.counter, attempt.device());
-    record(name_, op_, attempt, known, stack, schema.argument_count);
+    record(name_, op_, out_ ? &*out_ : nullptr, attempt, known, stack, schema.argument_count);
   } else {
     kernel();
   }

@@ -12,7 +12,11 @@
 //
 // On the CPU the kernel runs when its program does. That of a vendor's device is launched then, or
 // captured into the program's graph (vendor_launch.h): the host's time for it is saved when it
-// comes again. Its results are copied to their places, so large ones are not recorded.
+// comes again.
+//
+// A kernel makes its results itself. Which of its requests for memory they are is learned, too, and
+// in a program these are given the results' places (PlacedResults in block.h, empty_requests.h); a
+// vendor's kernel that can be given the tensor for its result is given it. Else it is copied.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -49,7 +53,8 @@ class LearnedCalls {
   const c10::OperatorHandle op_;
   const char* const name_;
   const bool on_host_, launched_;
-  std::optional<size_t> dropout_;  // place of its probability among the arguments
+  std::optional<size_t> dropout_;           // place of its probability among the arguments
+  std::optional<c10::OperatorHandle> out_;  // the overload that is given the tensor of its result
   const std::unique_ptr<Table> table_;
 };
 
