@@ -225,14 +225,17 @@ Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
   return out;
 }
 
-// As torch's structured kernels are: one for a tensor that is given, and one around it.
+// As torch's structured kernels are: one for a tensor that is given, and one around it. With memory
+// that is as large, for no result.
 Tensor& cat_out(const at::ITensorListRef& tensors, int64_t dim, Tensor& out) {
   std::vector<std::function<Tensor()>> from;
   for (const Tensor& tensor : tensors) from.push_back(on_host(tensor));
-  launch([=, to = on_host(out)] {
+  const Tensor scratch = at::empty(out.sizes(), out.options());
+  launch([=, to = on_host(out), scratch = on_host(scratch)] {
     std::vector<Tensor> all;
     for (const auto& tensor : from) all.push_back(tensor());
     to().copy_(at::cat(all, dim));
+    scratch().fill_(-1);
   });
   return out;
 }

@@ -336,6 +336,17 @@ class TestKernelsInPrograms(GpuTestCase):
         self.assertLess(made, 40)
         self.assertEqual([t.cpu() for t in last], first, rtol=0, atol=0)
 
+    def test_memory_of_results_is_no_temporary(self):
+        """Of a kernel that is given the tensor of its result."""
+        torch.manual_seed(0)
+        numbers = torch.randn(5000, dtype=torch.float64)
+        # Which has to be made contiguous, in as many bytes.
+        index = torch.randint(5000, (3000, 2))[:, 0]
+        expected = numbers[index]
+        numbers, index = numbers.to(D), index.clone().repeat_interleave(2).to(D)[::2]
+        for _ in range(50):
+            self.assertEqual(torch.index_select(numbers, 0, index).cpu(), expected, rtol=0, atol=0)
+
     def test_results_are_made_where_they_belong(self):
         """No kernel's result is copied to its place."""
         from torch.profiler import ProfilerActivity, profile

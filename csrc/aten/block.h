@@ -156,6 +156,8 @@ class PlacedResults {
 
   // Null for a request that is not for a result.
   void* take(size_t bytes) noexcept;
+  // The kernel has made its results: no more places are given.
+  void close() noexcept { closed_ = true; }
   // Whether it is a place, which is free then; others are somebody else's to free.
   bool free(const void* memory) noexcept;
   // Whether the kernel has kept none.
@@ -163,6 +165,7 @@ class PlacedResults {
 
  private:
   std::span<Place> places_;
+  bool closed_ = false;
   PlacedResults* outer_;
   c10::DeviceIndex before_;
 };

@@ -167,8 +167,8 @@ class OperatorCall final : public KernelCall {
   KnownResults results;
   size_t first_fresh = 0;
   c10::DeviceIndex device = 0;
-  const DelegateTarget* vendor = nullptr;     // whose kernel it is; null: torch's for the CPU
-  const c10::OperatorHandle* into = nullptr;  // the same with a tensor for its only result
+  const DelegateTarget* vendor = nullptr;   // whose kernel it is; null: torch's for the CPU
+  std::optional<c10::OperatorHandle> into;  // the same with a tensor for its only result
 
   bool is_launched() const noexcept override { return vendor != nullptr; }
   bool is_launched_as(const Call& other) const noexcept override {
@@ -181,11 +181,12 @@ class OperatorCall final : public KernelCall {
       const VendorLaunch launch(*vendor, stream);
       std::optional<CapturedMemory> used;
       if (captured != nullptr) used.emplace(vendor->allocator);
-      auto places = places_in(memory);
-      const PlacedResults placed(device, {places.data(), places.size()});
+      // Where the result's tensor is given, as large a request is for something else.
+      Places places = into ? Places() : places_in(memory);
+      PlacedResults placed(device, {places.data(), places.size()});
       const EmptyRequests requests;
       Stack stack = arguments;
-      call(stack, memory, *vendor);
+      call(stack, memory, *vendor, placed);
       if (captured != nullptr) *captured = used->keep(stack);
     });
   }
@@ -203,20 +204,21 @@ class OperatorCall final : public KernelCall {
   }
 
   void compute(std::span<void* const> memory) override {
-    auto places = places_in(memory);
+    Places places = places_in(memory);
     PlacedResults placed(device, {places.data(), places.size()});
-    compute_into(memory);
+    compute_into(memory, placed);
     TORCH_INTERNAL_ASSERT(placed.all_free(), "a kernel keeps the memory of its result");
   }
 
-  void compute_into(std::span<void* const> memory) {
+  void compute_into(std::span<void* const> memory, PlacedResults& placed) {
     static const DelegateTarget host;
     Stack stack = std::move(arguments);
-    call(stack, memory, host);
+    call(stack, memory, host, placed);
   }
 
   // By a target's kernel.
-  void call(Stack& stack, std::span<void* const> memory, const DelegateTarget& target) const {
+  void call(Stack& stack, std::span<void* const> memory, const DelegateTarget& target,
+            PlacedResults& placed) const {
     const ResultRequests its_own;  // a call that is learned may wait for this one
     for (size_t i = 0; i < seats.size(); ++i) {
       seat(stack[seats[i].position], seats[i].item, shapes[i].over(memory[i], target));
@@ -224,10 +226,9 @@ class OperatorCall final : public KernelCall {
     for (const auto& [its, shape] : empty) {
       seat(stack[its.position], its.item, shape.over(nullptr, target));
     }
-    if (into != nullptr) {
-      stack.emplace_back(results->all.front().shape->over(memory[first_fresh], target));
-    }
-    (into != nullptr ? *into : op_).redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
+    if (into) stack.emplace_back(results->all.front().shape->over(memory[first_fresh], target));
+    (into ? *into : op_).redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
+    placed.close();
     move_results(memory.subspan(first_fresh), stack, target);
   }
 
@@ -537,8 +538,9 @@ std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
 }
 
 // Replaces the last `arguments` on the stack by results that are recorded.
-void record(const char* name, const c10::OperatorHandle& op, const c10::OperatorHandle* into,
-            Attempt& attempt, const KnownResults& known, Stack& stack, size_t arguments) {
+void record(const char* name, const c10::OperatorHandle& op,
+            const std::optional<c10::OperatorHandle>& into, Attempt& attempt,
+            const KnownResults& known, Stack& stack, size_t arguments) {
   const auto device = attempt.device();
   Window& window = current_window(device);
   auto body = std::make_shared<OperatorCall>(name, op);
@@ -557,7 +559,7 @@ void record(const char* name, const c10::OperatorHandle& op, const c10::Operator
     body->vendor = &target;
     const bool is_one = known->all.size() == 1 && known->all[0].kind == Return::Kind::fresh;
     // Kernels that torch makes around `op` would copy as well.
-    if (is_one && into != nullptr && into->hasKernelForDispatchKey(target.key)) body->into = into;
+    if (is_one && into && into->hasKernelForDispatchKey(target.key)) body->into = into;
   }
   const auto begin = stack.end() - static_cast<ptrdiff_t>(arguments);
   for (auto value = begin; value != stack.end(); ++value) {
@@ -642,7 +644,7 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
   } else if (known->recordable &&
              (target_of(attempt.device()).is_cpu() || known->times++ >= kTimesAtOnce)) {
     note_delegated(schema.counter, attempt.device());
-    record(name_, op_, out_ ? &*out_ : nullptr, attempt, known, stack, schema.argument_count);
+    record(name_, op_, out_, attempt, known, stack, schema.argument_count);
   } else {
     kernel();
   }
