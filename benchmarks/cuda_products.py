@@ -50,8 +50,8 @@ PRECISIONS = (
 )
 TURNS = 21  # of which the first warms up
 LAYER = (8192, 1024, 4096)  # rows, inner, columns of a linear layer
-# batch, heads, length, width of a head, causal
 SMALL = 0.01  # 10^12 operations, for which the GPU takes less time than the host for a call
+# batch, heads, length, width of a head, causal
 ATTENTIONS = ((4, 16, 4096, 128, False), (4, 16, 4096, 128, True), (8, 8, 256, 64, True))
 
 Call = Callable[[], object]

@@ -547,8 +547,8 @@ PlacedResults* PlacedResults::current() noexcept {
 }
 
 void* PlacedResults::take(size_t bytes) noexcept {
+  if (closed_) return nullptr;
   void* memory = nullptr;
-  if (closed_) return memory;
   for (Place& place : places_) {
     if (place.taken || place.bytes != bytes) continue;
     if (place.before != 0) {

@@ -146,8 +146,10 @@ struct Results {
   static constexpr int kMostLooks = 4;
   int looks = 1;
   mutable std::atomic<bool> missed = false;
-  // Of a vendor's kernel: how often it was asked for.
+  // Of a vendor's kernel: how often it was asked for, and the overload that is given the tensor for
+  // its only result, where that is a kernel, too.
   mutable std::atomic<uint32_t> times = 0;
+  std::optional<c10::OperatorHandle> into;
   bool is_to_be_looked_at() const {
     return missed.load(std::memory_order_relaxed) && looks < kMostLooks;
   }
@@ -167,8 +169,7 @@ class OperatorCall final : public KernelCall {
   KnownResults results;
   size_t first_fresh = 0;
   c10::DeviceIndex device = 0;
-  const DelegateTarget* vendor = nullptr;   // whose kernel it is; null: torch's for the CPU
-  std::optional<c10::OperatorHandle> into;  // the same with a tensor for its only result
+  const DelegateTarget* vendor = nullptr;  // whose kernel it is; null: torch's for the CPU
 
   bool is_launched() const noexcept override { return vendor != nullptr; }
   bool is_launched_as(const Call& other) const noexcept override {
@@ -182,7 +183,7 @@ class OperatorCall final : public KernelCall {
       std::optional<CapturedMemory> used;
       if (captured != nullptr) used.emplace(vendor->allocator);
       // Where the result's tensor is given, as large a request is for something else.
-      Places places = into ? Places() : places_in(memory);
+      Places places = results->into ? Places() : places_in(memory);
       PlacedResults placed(device, {places.data(), places.size()});
       const EmptyRequests requests;
       Stack stack = arguments;
@@ -226,6 +227,7 @@ class OperatorCall final : public KernelCall {
     for (const auto& [its, shape] : empty) {
       seat(stack[its.position], its.item, shape.over(nullptr, target));
     }
+    const auto& into = results->into;
     if (into) stack.emplace_back(results->all.front().shape->over(memory[first_fresh], target));
     (into ? *into : op_).redispatchBoxed(c10::DispatchKeySet(target.key), &stack);
     placed.close();
@@ -538,8 +540,7 @@ std::shared_ptr<Results> results_of(const Attempt& attempt, const Forms& forms,
 }
 
 // Replaces the last `arguments` on the stack by results that are recorded.
-void record(const char* name, const c10::OperatorHandle& op,
-            const std::optional<c10::OperatorHandle>& into, Attempt& attempt,
+void record(const char* name, const c10::OperatorHandle& op, Attempt& attempt,
             const KnownResults& known, Stack& stack, size_t arguments) {
   const auto device = attempt.device();
   Window& window = current_window(device);
@@ -555,12 +556,7 @@ void record(const char* name, const c10::OperatorHandle& op,
   body->empty = std::move(attempt.empty);
   body->results = known;
   body->device = device;
-  if (const DelegateTarget& target = target_of(device); !target.is_cpu()) {
-    body->vendor = &target;
-    const bool is_one = known->all.size() == 1 && known->all[0].kind == Return::Kind::fresh;
-    // Kernels that torch makes around `op` would copy as well.
-    if (is_one && into && into->hasKernelForDispatchKey(target.key)) body->into = into;
-  }
+  if (const DelegateTarget& target = target_of(device); !target.is_cpu()) body->vendor = &target;
   const auto begin = stack.end() - static_cast<ptrdiff_t>(arguments);
   for (auto value = begin; value != stack.end(); ++value) {
     body->arguments.push_back(without_tensors(*value));
@@ -605,6 +601,7 @@ LearnedCalls::LearnedCalls(const c10::OperatorHandle& op, bool on_host, bool lau
   const auto& arguments = op.schema().arguments();
   const auto its = std::ranges::find(arguments, "dropout_p", &c10::Argument::name);
   if (its != arguments.end()) dropout_ = static_cast<size_t>(its - arguments.begin());
+  if (!launched) return;
   const auto& [name, overload] = op.operator_name();
   out_ =
       c10::Dispatcher::singleton().findSchema({name, overload.empty() ? "out" : overload + "_out"});
@@ -628,23 +625,28 @@ void LearnedCalls::call(const CallSchema& schema, Stack& stack, c10::function_re
     kernel();
     return;
   }
+  const DelegateTarget& target = target_of(attempt.device());
   const KnownResults known = table_->find(attempt.words());
   if (known == nullptr || known->is_to_be_looked_at()) {
     const Forms forms(attempt.tensors.begin(), attempt.tensors.end());
     const ResultRequests requests;
     std::optional<EmptyRequests> of_vendor;
-    if (!target_of(attempt.device()).is_cpu()) of_vendor.emplace();
+    if (!target.is_cpu()) of_vendor.emplace();
     kernel();
     of_vendor.reset();
     const at::ArrayRef<IValue> all(stack);
     auto results =
         results_of(attempt, forms, requests, all.slice(all.size() - op_.schema().returns().size()));
     if (known != nullptr) results->looks = known->looks + 1;
+    const bool is_one = results->all.size() == 1 && results->all[0].kind == Return::Kind::fresh;
+    // What torch makes of the operator for an overload that has no kernel would copy as well.
+    if (is_one && !target.is_cpu() && out_ && out_->hasKernelForDispatchKey(target.key)) {
+      results->into = out_;
+    }
     table_->keep(attempt.words(), std::move(results));
-  } else if (known->recordable &&
-             (target_of(attempt.device()).is_cpu() || known->times++ >= kTimesAtOnce)) {
+  } else if (known->recordable && (target.is_cpu() || known->times++ >= kTimesAtOnce)) {
     note_delegated(schema.counter, attempt.device());
-    record(name_, op_, out_, attempt, known, stack, schema.argument_count);
+    record(name_, op_, attempt, known, stack, schema.argument_count);
   } else {
     kernel();
   }

@@ -53,8 +53,9 @@ class LearnedCalls {
   const c10::OperatorHandle op_;
   const char* const name_;
   const bool on_host_, launched_;
-  std::optional<size_t> dropout_;           // place of its probability among the arguments
-  std::optional<c10::OperatorHandle> out_;  // the overload that is given the tensor of its result
+  std::optional<size_t> dropout_;  // place of its probability among the arguments
+  // Of what is launched, the overload that is given the tensor for its result.
+  std::optional<c10::OperatorHandle> out_;
   const std::unique_ptr<Table> table_;
 };
 
